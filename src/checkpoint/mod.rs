@@ -1,0 +1,1 @@
+//! Checkpoints: config, shard index, names, lazily decoded tensors.

@@ -1,0 +1,14 @@
+//! `dsv4`: numerical-fidelity forensics for DeepSeek-V4 deployments.
+//!
+//! The crate is layered and imports run one way, downwards:
+//! `cli → engine → model, kernels, metrics, checkpoint → numeric`.
+//! The forward pass is written once, in `model`, over the [`kernels::Ops`] trait;
+//! golden, every fast kernel and every fault are points in one knob space ([`kernels::Knobs`]).
+
+pub mod checkpoint;
+pub mod cli;
+pub mod error;
+pub mod metrics;
+pub mod numeric;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,5 @@
+//! Parse, run, exit code. Nothing else.
+
+fn main() {
+    println!("dsv4");
+}

@@ -1,0 +1,1 @@
+//! Error, overlap, logits, intervals: pure functions over slices. Knows nothing of models.
