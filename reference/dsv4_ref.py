@@ -260,15 +260,17 @@ def compress(x, w, prefix, ratio, overlap, freq, eps):
     Overlap: the projections hold two series; entry j pools series a of window j-1 with series b of window j.
     """
     n = len(x) // ratio
+    if n == 0:
+        return np.zeros((0, len(w[prefix + "norm.weight"])), x.dtype)
     k = linear(x, w[prefix + "wkv.weight"])[:n * ratio].reshape(n, ratio, -1)
     g = linear(x, w[prefix + "wgate.weight"])[:n * ratio].reshape(n, ratio, -1) + w[prefix + "ape"]
-    if overlap and n:
+    if overlap:
         d = k.shape[-1] // 2
         before_k = np.concatenate([np.zeros_like(k[:1, :, :d]), k[:-1, :, :d]])
         before_g = np.concatenate([np.full_like(g[:1, :, :d], -np.inf), g[:-1, :, :d]])
         k = np.concatenate([before_k, k[:, :, d:]], axis=1)
         g = np.concatenate([before_g, g[:, :, d:]], axis=1)
-    pooled = (softmax(g, 1) * k).sum(1) if n else np.zeros((0, len(w[prefix + "norm.weight"])), x.dtype)
+    pooled = (softmax(g, 1) * k).sum(1)
     return rope(rms(pooled, eps) * w[prefix + "norm.weight"], ratio * np.arange(n), freq)
 
 
