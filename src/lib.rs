@@ -7,8 +7,11 @@
 
 pub mod checkpoint;
 pub mod cli;
+pub mod engine;
 pub mod error;
+pub mod kernels;
 pub mod metrics;
+pub mod model;
 pub mod numeric;
 
 pub use error::{Error, ErrorKind, Result};

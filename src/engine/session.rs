@@ -1,0 +1,176 @@
+//! One sequence going through one layer at a time, for any number of paths.
+//!
+//! The loop over layers belongs to the caller (it is layer-major: load a layer, run every path
+//! through it, compare, drop it); this module runs one path through one layer.
+
+use super::interrupt;
+use crate::checkpoint::Config;
+use crate::error::{Error, Result};
+use crate::kernels::{KnobPlan, Mat, Ops, Phase};
+use crate::model::layer::{attention_half, ffn_half};
+use crate::model::{Block, LayerCache, LayerCtx, LayerWeights, Observer, OuterWeights, RopeTables, outer};
+
+/// Tokens of one internal block. Every golden op is local to a token (or to a compressed entry),
+/// so this bounds memory and changes no bit.
+const BLOCK_TOKENS: usize = 1024;
+
+/// How the tokens are fed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// Prefill chunk as the user sees it (state is carried over its borders); 0 = one shot.
+    pub chunk: usize,
+    /// Positions at the end that run through the decode phase one by one.
+    pub decode_last: usize,
+}
+
+impl Schedule {
+    /// The blocks of `t` tokens.
+    pub fn blocks(&self, t: usize) -> Vec<Block> {
+        let prefill = t - self.decode_last.min(t);
+        let chunk = if self.chunk == 0 { prefill.max(1) } else { self.chunk };
+        let mut out = Vec::new();
+        for c in (0..prefill).step_by(chunk) {
+            let end = (c + chunk).min(prefill);
+            for from in (c..end).step_by(BLOCK_TOKENS) {
+                let to = (from + BLOCK_TOKENS).min(end);
+                out.push(Block { from, to, phase: Phase::Prefill, chunk_start: from == c });
+            }
+        }
+        out.extend((prefill..t).map(|p| Block { from: p, to: p + 1, phase: Phase::Decode, chunk_start: true }));
+        out
+    }
+}
+
+/// A sequence and everything that does not depend on the path.
+pub struct Session<'a, O: Ops> {
+    /// The backend.
+    pub ops: &'a O,
+    /// The model's configuration.
+    pub config: &'a Config,
+    /// The sequence.
+    pub tokens: &'a [u32],
+    schedule: Schedule,
+    ropes: RopeTables,
+}
+
+impl<'a, O: Ops> Session<'a, O> {
+    /// Checks the tokens against the model and prepares tables.
+    pub fn new(ops: &'a O, config: &'a Config, tokens: &'a [u32], schedule: Schedule) -> Result<Self> {
+        if tokens.is_empty() {
+            return Err(Error::input("the prompt is empty").hint("give at least one token"));
+        }
+        if let Some((i, t)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= config.vocab_size) {
+            return Err(Error::input(format!(
+                "token id {t} at position {i} is outside the vocabulary of {} ids",
+                config.vocab_size
+            ))
+            .hint("the prompt was tokenised for another model"));
+        }
+        if tokens.len() > config.max_position_embeddings {
+            return Err(Error::input(format!(
+                "the prompt has {} tokens, the model has {} positions",
+                tokens.len(),
+                config.max_position_embeddings
+            ))
+            .hint("shorten the prompt, or use a checkpoint with more positions"));
+        }
+        Ok(Session { ops, config, tokens, schedule, ropes: RopeTables::new(config, tokens.len()) })
+    }
+
+    /// The blocks tokens are fed in.
+    pub fn blocks(&self) -> Vec<Block> {
+        self.schedule.blocks(self.tokens.len())
+    }
+
+    /// First residual streams `[T, S·D]`.
+    pub fn embed(&self, w: &OuterWeights<O>, plan: &KnobPlan, obs: &mut dyn Observer<O>) -> Result<O::T> {
+        let mut x = self.ops.upload(Mat::default());
+        for b in self.blocks() {
+            let k = plan.at(None, b.phase);
+            let ids = &self.tokens[b.from..b.to];
+            let rows = outer::embed(self.ops, w, self.config, ids, b.from, b.phase, &k, obs)?;
+            self.ops.append(&mut x, &rows);
+        }
+        Ok(x)
+    }
+
+    /// Streams `[T, S·D]` after layer `layer`.
+    pub fn layer(
+        &self,
+        w: &LayerWeights<O>,
+        layer: usize,
+        x: &O::T,
+        plan: &KnobPlan,
+        obs: &mut dyn Observer<O>,
+    ) -> Result<O::T> {
+        let ctx = LayerCtx { config: self.config, layer, ropes: &self.ropes, tokens: self.tokens };
+        let mut cache = LayerCache::new(self.ops, self.config);
+        let mut mid = self.ops.upload(Mat::default());
+        for b in self.blocks() {
+            interrupt::check()?;
+            let k = plan.at(Some(layer), b.phase);
+            let rows = self.ops.slice(x, b.from, b.to);
+            let y = attention_half(self.ops, w, &ctx, &mut cache, &rows, &b, &k, obs)?;
+            self.ops.append(&mut mid, &y);
+        }
+        drop(cache);
+        // All tokens of a phase at once: an expert is decoded once however long the prompt is.
+        let mut out = self.ops.upload(Mat::default());
+        let t = self.tokens.len();
+        let prefill = t - self.schedule.decode_last.min(t);
+        for (from, to, phase) in [(0, prefill, Phase::Prefill), (prefill, t, Phase::Decode)] {
+            if from < to {
+                interrupt::check()?;
+                let k = plan.at(Some(layer), phase);
+                let b = Block { from, to, phase, chunk_start: true };
+                let rows = self.ops.slice(&mid, from, to);
+                let y = ffn_half(self.ops, w, &ctx, &rows, &b, &k, obs)?;
+                self.ops.append(&mut out, &y);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Logits `[to − from, V]` of the positions `from..to` from the final streams `x [T, S·D]`.
+    pub fn head(
+        &self,
+        w: &OuterWeights<O>,
+        x: &O::T,
+        from: usize,
+        plan: &KnobPlan,
+        obs: &mut dyn Observer<O>,
+    ) -> Result<O::T> {
+        let mut out = self.ops.upload(Mat::default());
+        for b in self.blocks().into_iter().filter(|b| b.to > from) {
+            interrupt::check()?;
+            let k = plan.at(None, b.phase);
+            let b0 = b.from.max(from);
+            let rows = self.ops.slice(x, b0, b.to);
+            let y = outer::head(self.ops, w, self.config, &rows, b0, b.phase, &k, obs)?;
+            self.ops.append(&mut out, &y);
+        }
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a token that is fed twice, never, or in the wrong phase.
+    #[test]
+    fn blocks_cover_every_position_once() {
+        for t in [1, 2, 7, 1024, 1025, 3000] {
+            for chunk in [0, 1, 3, 1000, 5000] {
+                for decode_last in [0, 1, 5, 9999] {
+                    let b = Schedule { chunk, decode_last }.blocks(t);
+                    assert_eq!(b[0].from, 0);
+                    assert_eq!(b.last().unwrap().to, t);
+                    assert!(b.windows(2).all(|w| w[0].to == w[1].from));
+                    let decoded = b.iter().filter(|b| b.phase == Phase::Decode).count();
+                    assert_eq!(decoded, decode_last.min(t));
+                }
+            }
+        }
+    }
+}

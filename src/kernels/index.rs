@@ -1,0 +1,285 @@
+//! The lightning indexer: scores and top-k.
+
+use super::gemm::{Packed, gemm_block};
+use super::knobs::{IndexerKnobs, TopkKnobs};
+use super::mat::{Index, Mat};
+use super::ops::IndexShape;
+use super::round::round_row;
+use super::values::{Fmt, Tie, Visible};
+use crate::numeric::f16;
+use multiversion::multiversion;
+use rayon::prelude::*;
+
+/// Tokens a task scores; entries a tile holds. Speed only.
+const TASK_TOKENS: usize = 12;
+const TILE: usize = 512;
+
+/// Entries visible to position `t`, of `n` that exist.
+pub fn visible(t: usize, ratio: usize, n: usize, rule: Visible) -> usize {
+    let v = match rule {
+        Visible::Exact => (t + 1) / ratio,
+        Visible::QDivR => t / ratio,
+        Visible::OneFuture => (t + 1) / ratio + 1,
+    };
+    v.min(n)
+}
+
+/// `score_j = Σ_h w_h · relu(q_h · k_j)` for all keys, −inf where not visible: `[n, N]`.
+pub fn scores(q: &Mat, w: &Mat, keys: &Packed, pos0: usize, s: &IndexShape, k: &IndexerKnobs) -> Mat {
+    let mut out = Mat::zeros(q.rows, keys.n);
+    if keys.n == 0 {
+        return out;
+    }
+    out.data.par_chunks_mut(TASK_TOKENS * keys.n).enumerate().for_each(|(task, rows)| {
+        let r0 = task * TASK_TOKENS;
+        score_rows(q, w, keys, r0, pos0 + r0, s, k, rows);
+    });
+    out
+}
+
+/// Scores of a few tokens (`rows.len() / N` of them) starting at row `r0`, position `p0`.
+fn score_rows(
+    q: &Mat,
+    w: &Mat,
+    keys: &Packed,
+    r0: usize,
+    p0: usize,
+    s: &IndexShape,
+    k: &IndexerKnobs,
+    rows: &mut [f32],
+) {
+    let n = keys.n;
+    let tokens = rows.len() / n;
+    let seen = visible(p0 + tokens - 1, s.ratio, n, k.visible);
+    let mut dots = vec![0f32; tokens * s.heads * TILE];
+    for n0 in (0..seen).step_by(TILE) {
+        let n1 = (n0 + TILE).min(seen);
+        let tile = n1 - n0;
+        let x = &q.data[r0 * q.cols..(r0 + tokens) * q.cols];
+        let dots = &mut dots[..tokens * s.heads * tile];
+        gemm_block(x, s.dim, tokens * s.heads, keys, n0, n1, dots, tile);
+        round_row(dots, k.dot_dtype);
+        for t in 0..tokens {
+            let out = &mut rows[t * n + n0..t * n + n1];
+            combine(out, &dots[t * s.heads * tile..][..s.heads * tile], w.row(r0 + t), k.relu);
+        }
+    }
+    for t in 0..tokens {
+        let v = visible(p0 + t, s.ratio, n, k.visible);
+        round_row(&mut rows[t * n..t * n + v], k.score_dtype);
+        rows[t * n + v..(t + 1) * n].fill(f32::NEG_INFINITY);
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
+fn combine(out: &mut [f32], dots: &[f32], w: &[f32], relu: bool) {
+    let n = out.len();
+    out.fill(0.0);
+    for (h, wh) in w.iter().enumerate() {
+        let d = &dots[h * n..(h + 1) * n];
+        if relu {
+            for (o, x) in out.iter_mut().zip(d) {
+                let r = if *x > 0.0 { *x } else { 0.0 };
+                *o = wh.mul_add(r, *o);
+            }
+        } else {
+            for (o, x) in out.iter_mut().zip(d) {
+                *o = wh.mul_add(*x, *o);
+            }
+        }
+    }
+}
+
+/// The chosen entries of every token by given scores, ascending ids, −1 after the last.
+pub fn topk(scores: &Mat, pos0: usize, width: usize, s: &IndexShape, k: &IndexerKnobs, t: &TopkKnobs) -> Index {
+    let mut out = Index::empty(scores.rows, width);
+    if width == 0 {
+        return out;
+    }
+    out.ids.par_chunks_mut(TASK_TOKENS * width).enumerate().for_each(|(task, ids)| {
+        let mut scratch = Vec::new();
+        for (i, row) in ids.chunks_exact_mut(width).enumerate() {
+            let r = task * TASK_TOKENS + i;
+            let v = visible(pos0 + r, s.ratio, scores.cols, k.visible);
+            select(&scores.row(r)[..v], row, t, &mut scratch);
+        }
+    });
+    out
+}
+
+/// Scores and selects without keeping more than a few tokens' scores.
+pub fn scores_topk(
+    q: &Mat,
+    w: &Mat,
+    keys: &Packed,
+    pos0: usize,
+    width: usize,
+    s: &IndexShape,
+    k: &IndexerKnobs,
+    t: &TopkKnobs,
+) -> Index {
+    let mut out = Index::empty(q.rows, width);
+    if width == 0 || keys.n == 0 {
+        return out;
+    }
+    out.ids.par_chunks_mut(TASK_TOKENS * width).enumerate().for_each(|(task, ids)| {
+        let r0 = task * TASK_TOKENS;
+        let tokens = ids.len() / width;
+        let last = visible(pos0 + r0 + tokens - 1, s.ratio, keys.n, k.visible);
+        let mut rows = Vec::new();
+        let mut scratch = Vec::new();
+        if last > width {
+            rows = vec![0f32; tokens * keys.n];
+            score_rows(q, w, keys, r0, pos0 + r0, s, k, &mut rows);
+        }
+        for (i, row) in ids.chunks_exact_mut(width).enumerate() {
+            let v = visible(pos0 + r0 + i, s.ratio, keys.n, k.visible);
+            if v <= width {
+                // Below the horizon everything visible is chosen, whatever its score.
+                row[..v].iter_mut().enumerate().for_each(|(j, id)| *id = j as i32);
+            } else {
+                select(&rows[i * keys.n..i * keys.n + v], row, t, &mut scratch);
+            }
+        }
+    });
+    out
+}
+
+/// A key that orders like the score, −0 equal to +0 and NaN below everything.
+#[inline(always)]
+pub fn ordered(x: f32) -> u32 {
+    if x.is_nan() {
+        return 0;
+    }
+    let b = (x + 0.0).to_bits();
+    if b >> 31 == 1 { !b } else { b | 0x8000_0000 }
+}
+
+/// The `out.len()` highest of `scores` by the tie rule, written in ascending id.
+pub fn select(scores: &[f32], out: &mut [i32], t: &TopkKnobs, scratch: &mut Vec<u32>) {
+    let (n, k) = (scores.len(), out.len());
+    out.fill(-1);
+    if n <= k {
+        out[..n].iter_mut().enumerate().for_each(|(j, id)| *id = j as i32);
+        return;
+    }
+    if t.coarse_bits < 32 {
+        return select_coarse(scores, out, t);
+    }
+    scratch.clear();
+    scratch.extend(scores.iter().map(|s| ordered(*s)));
+    let (_, cut, _) = scratch.select_nth_unstable(n - k);
+    let cut = *cut;
+    let above = scores.iter().filter(|s| ordered(**s) > cut).count();
+    let ties = scores.iter().filter(|s| ordered(**s) == cut).count();
+    // Of the entries exactly at the cut, `k − above` are kept: the lowest ids, or the highest.
+    let keep = k - above;
+    let skip = if t.tie == Tie::Low { 0 } else { ties - keep };
+    let (mut seen, mut at) = (0, 0);
+    for (j, s) in scores.iter().enumerate() {
+        let key = ordered(*s);
+        let take = key > cut || (key == cut && {
+            seen += 1;
+            seen > skip && seen <= skip + keep
+        });
+        if take {
+            out[at] = j as i32;
+            at += 1;
+        }
+    }
+}
+
+/// Two passes as fast kernels do it: the leading bits of the score rounded to f16 decide first,
+/// and only the bucket at the cut is compared exactly; of that bucket at most `coarse_cap`
+/// entries are held, the rest are lost.
+fn select_coarse(scores: &[f32], out: &mut [i32], t: &TopkKnobs) {
+    let k = out.len();
+    let coarse = |s: f32| -> u16 {
+        let b = f16::encode(s + 0.0);
+        let o = if b >> 15 == 1 { !b } else { b | 0x8000 };
+        o >> (16 - t.coarse_bits.clamp(1, 16))
+    };
+    let mut keys: Vec<u16> = scores.iter().map(|s| coarse(*s)).collect();
+    let (_, cut, _) = keys.select_nth_unstable(scores.len() - k);
+    let cut = *cut;
+    let mut chosen: Vec<i32> = Vec::with_capacity(k);
+    let mut bucket: Vec<i32> = Vec::new();
+    let cap = if t.coarse_cap == 0 { usize::MAX } else { t.coarse_cap as usize };
+    for (j, s) in scores.iter().enumerate() {
+        match coarse(*s).cmp(&cut) {
+            std::cmp::Ordering::Greater => chosen.push(j as i32),
+            std::cmp::Ordering::Equal if bucket.len() < cap => bucket.push(j as i32),
+            _ => {}
+        }
+    }
+    bucket.sort_by_key(|j| {
+        let id = if t.tie == Tie::Low { *j } else { -*j };
+        (std::cmp::Reverse(ordered(scores[*j as usize])), id)
+    });
+    let room = k - chosen.len();
+    chosen.extend(bucket.into_iter().take(room));
+    chosen.sort_unstable();
+    out[..chosen.len()].copy_from_slice(&chosen);
+}
+
+/// The width of the selection: `index_topk`, or the knob's, never more than exist.
+pub fn width(total: usize, s: &IndexShape, t: &TopkKnobs) -> usize {
+    let w = if t.width == 0 { s.topk } else { t.width as usize };
+    w.min(total)
+}
+
+/// Rounds scores as stored; exposed for comparers that recompute a margin.
+pub fn stored(score: f32, f: Fmt) -> f32 {
+    let mut v = [score];
+    round_row(&mut v, f);
+    v[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pick(scores: &[f32], k: usize, t: &TopkKnobs) -> Vec<i32> {
+        let mut out = vec![-1; k];
+        select(scores, &mut out, t, &mut Vec::new());
+        out
+    }
+
+    /// Catches a tie rule that depends on order or on the sign of zero.
+    #[test]
+    fn equal_scores_keep_the_lower_index() {
+        let t = TopkKnobs::default();
+        assert_eq!(pick(&[0.0, -0.0, 0.0, -0.0], 2, &t), [0, 1]);
+        assert_eq!(pick(&[1.0, 2.0, 1.0, 1.0], 2, &t), [0, 1]);
+        assert_eq!(pick(&[1.0, 2.0, 1.0, 1.0], 2, &TopkKnobs { tie: Tie::High, ..t }), [1, 3]);
+        assert_eq!(pick(&[f32::NAN, -5.0, -6.0], 2, &t), [1, 2]);
+        assert_eq!(pick(&[3.0], 2, &t), [0, -1]);
+    }
+
+    proptest! {
+        /// Catches any selection that is not the sorted prefix.
+        #[test]
+        fn selection_is_the_sorted_prefix(v in prop::collection::vec(-4i32..4, 1..200), k in 1usize..40) {
+            let scores: Vec<f32> = v.iter().map(|x| *x as f32 / 2.0).collect();
+            let mut order: Vec<usize> = (0..scores.len()).collect();
+            order.sort_by(|a, b| scores[*b].partial_cmp(&scores[*a]).unwrap().then(a.cmp(b)));
+            let mut want: Vec<i32> = order[..k.min(order.len())].iter().map(|j| *j as i32).collect();
+            want.sort_unstable();
+            want.resize(k, -1);
+            prop_assert_eq!(pick(&scores, k, &TopkKnobs::default()), want.clone());
+            // A coarse pass without a cap chooses the same set when the coarse key is exact.
+            let t = TopkKnobs { coarse_bits: 16, ..TopkKnobs::default() };
+            prop_assert_eq!(pick(&scores, k, &t), want);
+        }
+    }
+
+    /// Catches a cap that is not applied: a bucket larger than the cap loses entries.
+    #[test]
+    fn a_capped_coarse_bucket_loses_entries() {
+        let scores: Vec<f32> = (0..64).map(|j| 1000.0 + j as f32 * 1e-3).collect();
+        let t = TopkKnobs { coarse_bits: 16, coarse_cap: 8, ..TopkKnobs::default() };
+        let got = pick(&scores, 4, &t);
+        assert_ne!(got, pick(&scores, 4, &TopkKnobs::default()));
+    }
+}
