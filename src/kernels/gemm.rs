@@ -1,8 +1,8 @@
 //! Matrix product `y = x · Wᵀ` in f32 with a fixed summation order.
 //!
-//! Every output element is `Σ_b (Σ_{k in block b} x_k·w_k)`: fused multiply-adds in ascending `k`
-//! inside blocks of [`KC`], block sums added in ascending order. The order depends on nothing
-//! else: not on the number of rows, of threads, or on the instruction set. So prefill and decode,
+//! Every output element is summed in three levels, each in ascending `k`: fused multiply-adds
+//! inside runs of [`RUN`], runs inside blocks of [`KC`], blocks inside the row. The order depends
+//! on nothing else: not on the number of rows, of threads, or on the instruction set. So prefill and decode,
 //! any chunking and any thread count give the same bits, which a general GEMM library does not
 //! promise. (Measured beside the `gemm` crate in `benches/`; it is also faster at the sizes here,
 //! because weights are packed once.)
@@ -12,8 +12,10 @@ use multiversion::multiversion;
 
 /// Columns of one packed panel: two 512-bit vectors.
 const NR: usize = 32;
-/// Terms summed before a block sum is added to the result. Bounds the rounding error of long sums:
-/// the error of one output grows like `sqrt(KC) + sqrt(K/KC)` instead of `sqrt(K)`.
+/// Terms of one chain of fused multiply-adds. Short chains keep the rounding error of long sums
+/// small: the worst case grows like `RUN + KC/RUN + K/KC` instead of `K`.
+pub const RUN: usize = 16;
+/// Terms of one block; a panel of that many rows stays in the first-level cache.
 pub const KC: usize = 256;
 
 /// A weight `[n, k]` (`out, in`) packed into panels of [`NR`] output columns, `k`-major inside.
@@ -99,13 +101,13 @@ pub fn gemm_block(
             let panel = &w.panels[p * NR * k + k0 * NR..][..kc * NR];
             let first = k0 == 0;
             let mut r = 0;
-            while r + 12 <= rows {
-                micro::<12>(&x[r * ldx + k0..], ldx, kc, panel, &mut out[r * ldo + o0..], ldo, nc, first);
-                r += 12;
+            while r + 6 <= rows {
+                micro::<6>(&x[r * ldx + k0..], ldx, kc, panel, &mut out[r * ldo + o0..], ldo, nc, first);
+                r += 6;
             }
-            while r + 4 <= rows {
-                micro::<4>(&x[r * ldx + k0..], ldx, kc, panel, &mut out[r * ldo + o0..], ldo, nc, first);
-                r += 4;
+            while r + 2 <= rows {
+                micro::<2>(&x[r * ldx + k0..], ldx, kc, panel, &mut out[r * ldo + o0..], ldo, nc, first);
+                r += 2;
             }
             while r < rows {
                 micro::<1>(&x[r * ldx + k0..], ldx, kc, panel, &mut out[r * ldo + o0..], ldo, nc, first);
@@ -115,8 +117,7 @@ pub fn gemm_block(
     }
 }
 
-/// `MR` rows times one panel. The accumulators live in registers; the loop over `k` is the only
-/// serial chain, so each output is one chain of fused multiply-adds.
+/// `MR` rows times one panel. Chains and running sums live in registers.
 #[inline(always)]
 fn micro<const MR: usize>(
     x: &[f32],
@@ -128,23 +129,32 @@ fn micro<const MR: usize>(
     nc: usize,
     first: bool,
 ) {
-    let mut acc = [[0f32; NR]; MR];
+    let mut sum = [[0f32; NR]; MR];
     let rows: [&[f32]; MR] = std::array::from_fn(|r| &x[r * ldx..r * ldx + kc]);
-    for (kk, b) in panel.chunks_exact(NR).enumerate().take(kc) {
+    for k0 in (0..kc).step_by(RUN) {
+        let k1 = (k0 + RUN).min(kc);
+        let mut acc = [[0f32; NR]; MR];
+        for (b, kk) in panel[k0 * NR..k1 * NR].chunks_exact(NR).zip(k0..) {
+            for r in 0..MR {
+                let a = rows[r][kk];
+                for c in 0..NR {
+                    acc[r][c] = a.mul_add(b[c], acc[r][c]);
+                }
+            }
+        }
         for r in 0..MR {
-            let a = rows[r][kk];
             for c in 0..NR {
-                acc[r][c] = a.mul_add(b[c], acc[r][c]);
+                sum[r][c] += acc[r][c];
             }
         }
     }
     for r in 0..MR {
         let o = &mut out[r * ldo..r * ldo + nc];
         if first {
-            o.copy_from_slice(&acc[r][..nc]);
+            o.copy_from_slice(&sum[r][..nc]);
         } else {
             for c in 0..nc {
-                o[c] += acc[r][c];
+                o[c] += sum[r][c];
             }
         }
     }
@@ -178,8 +188,8 @@ mod tests {
         }
     }
 
-    /// Catches a wrong panel, block or tail. |error| <= (KC + K/KC) u Σ|x||w| is the textbook
-    /// bound of blocked summation (Higham, Accuracy and Stability, §4.2).
+    /// Catches a wrong panel, run, block or tail. |error| <= (RUN + KC/RUN + K/KC) u Σ|x||w| is the
+    /// textbook bound of blocked summation (Higham, Accuracy and Stability, §4.2).
     #[test]
     fn agrees_with_f64_within_the_summation_bound() {
         for (rows, n, k) in [(7, 33, 700), (12, 32, 256), (1, 31, 1), (5, 65, 257)] {
@@ -194,7 +204,7 @@ mod tests {
                         s += p;
                         a += p.abs();
                     }
-                    let bound = (KC.min(k) + k / KC + 1) as f64 * 2f64.powi(-24) * a;
+                    let bound = (RUN.min(k) + KC.min(k) / RUN + k / KC + 2) as f64 * 2f64.powi(-24) * a;
                     assert!((y.row(r)[j] as f64 - s).abs() <= bound, "[{r},{j}]");
                 }
             }

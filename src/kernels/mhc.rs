@@ -4,7 +4,7 @@ use super::gemm::{self, Packed};
 use super::knobs::MhcKnobs;
 use super::mat::{Mat, par_rows};
 use super::ops::{HcShape, Mix};
-use super::simd::{LANES, exp, sigmoid, sum_sq};
+use super::simd::{self, LANES, exp, sigmoid};
 use super::values::Comb;
 use multiversion::multiversion;
 
@@ -35,7 +35,7 @@ pub fn scaled_product(x: &Mat, norm_of: &Mat, f: &Packed, s: &HcShape, split_k: 
     par_rows(&mut mu, |r0, rows| {
         for (r, row) in rows.chunks_exact_mut(f.n).enumerate() {
             let nu = inv_rms(norm_of.row(r0 + r), s.norm_eps);
-            row.iter_mut().for_each(|v| *v *= nu);
+            row.iter_mut().for_each(|v| *v = (*v as f64 * nu) as f32);
         }
     });
     mu
@@ -52,8 +52,8 @@ fn columns(x: &Mat, from: usize, width: usize) -> Mat {
 
 /// `1/sqrt(mean(x²) + eps)`.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
-pub fn inv_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (sum_sq(x) / x.len() as f32 + eps).sqrt()
+fn inv_rms(x: &[f32], eps: f32) -> f64 {
+    simd::inv_rms(x, eps)
 }
 
 /// Splits `μ [n, (2+S)S]` into pre, post and the Sinkhorn-projected comb. A `μ` of width `S`

@@ -1,7 +1,7 @@
 //! RMS norm over rows and over heads.
 
 use super::mat::{Mat, par_rows};
-use super::simd::sum_sq;
+use super::simd::inv_rms;
 use multiversion::multiversion;
 
 /// `w · x / sqrt(mean(x²) + eps)` for every row.
@@ -31,16 +31,16 @@ pub fn head_norm(x: &mut Mat, heads: usize, eps: f32) {
 /// The norm of one vector written to `out`.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
 pub fn norm_into(out: &mut [f32], x: &[f32], weight: Option<&[f32]>, eps: f32) {
-    let r = 1.0 / (sum_sq(x) / x.len() as f32 + eps).sqrt();
+    let r = inv_rms(x, eps);
     match weight {
         Some(w) => {
             for i in 0..out.len().min(x.len()).min(w.len()) {
-                out[i] = w[i] * (x[i] * r);
+                out[i] = (w[i] as f64 * (x[i] as f64 * r)) as f32;
             }
         }
         None => {
             for i in 0..out.len().min(x.len()) {
-                out[i] = x[i] * r;
+                out[i] = (x[i] as f64 * r) as f32;
             }
         }
     }
@@ -48,6 +48,6 @@ pub fn norm_into(out: &mut [f32], x: &[f32], weight: Option<&[f32]>, eps: f32) {
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
 fn scale_in_place(x: &mut [f32], eps: f32) {
-    let r = 1.0 / (sum_sq(x) / x.len() as f32 + eps).sqrt();
-    x.iter_mut().for_each(|v| *v *= r);
+    let r = inv_rms(x, eps);
+    x.iter_mut().for_each(|v| *v = (*v as f64 * r) as f32);
 }

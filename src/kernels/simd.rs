@@ -18,6 +18,28 @@ pub fn tree_sum(mut a: [f32; LANES]) -> f32 {
     (a[0] + a[2]) + (a[1] + a[3])
 }
 
+/// `1/sqrt(mean(x²) + eps)` with 16 f32 lanes of squares and everything after them in f64, so
+/// that the factor, which scales a whole row, carries one rounding.
+#[inline(always)]
+pub fn inv_rms(x: &[f32], eps: f32) -> f64 {
+    let mut acc = [0f32; LANES];
+    let chunks = x.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for c in chunks {
+        for i in 0..LANES {
+            acc[i] = c[i].mul_add(c[i], acc[i]);
+        }
+    }
+    for i in 0..rest.len() {
+        acc[i] = rest[i].mul_add(rest[i], acc[i]);
+    }
+    let mut sum = 0f64;
+    for v in acc {
+        sum += v as f64;
+    }
+    1.0 / (sum / x.len() as f64 + eps as f64).sqrt()
+}
+
 /// Dot product of equal-length slices.
 #[inline(always)]
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -33,12 +55,6 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
         acc[i] = ar[i].mul_add(br[i], acc[i]);
     }
     tree_sum(acc)
-}
-
-/// Sum of squares.
-#[inline(always)]
-pub fn sum_sq(a: &[f32]) -> f32 {
-    dot(a, a)
 }
 
 /// Dot products of one key with `H` query heads that lie `C` apart, keys read once.
