@@ -2,13 +2,12 @@
 //!
 //! Every output element is summed in three levels, each in ascending `k`: fused multiply-adds
 //! inside runs of [`RUN`], runs inside blocks of [`KC`], blocks inside the row. The order depends
-//! on nothing else: not on the number of rows, of threads, or on the instruction set. So prefill and decode,
-//! any chunking and any thread count give the same bits, which a general GEMM library does not
-//! promise. (Measured beside the `gemm` crate in `benches/`; it is also faster at the sizes here,
-//! because weights are packed once.)
+//! on nothing else: not on the number of rows, of threads, or on the instruction set. So prefill
+//! and decode, any chunking and any thread count give the same bits, which a general GEMM library
+//! does not promise. (Measured beside the `gemm` crate in `benches/product.rs`; it is also faster
+//! at the sizes here, because weights are packed once.)
 
 use super::mat::{Mat, par_rows};
-use multiversion::multiversion;
 
 /// Columns of one packed panel: two 512-bit vectors.
 const NR: usize = 32;
@@ -76,7 +75,6 @@ pub fn linear(x: &Mat, w: &Packed) -> Mat {
 /// One single-threaded block: rows of `x` (leading dimension `ldx`) against output columns
 /// `n0..n1` of `w`, written to `out` (leading dimension `ldo`). `n0` must be a multiple of the
 /// panel width.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
 pub fn gemm_block(
     x: &[f32],
     ldx: usize,
@@ -87,75 +85,211 @@ pub fn gemm_block(
     out: &mut [f32],
     ldo: usize,
 ) {
-    debug_assert_eq!(n0 % NR, 0);
-    let k = w.k;
-    if k == 0 {
+    assert_eq!(n0 % NR, 0, "blocks start at a panel");
+    if rows == 0 || n0 >= n1 {
+        return;
+    }
+    assert!(x.len() >= (rows - 1) * ldx + w.k && out.len() >= (rows - 1) * ldo + (n1 - n0));
+    if w.k == 0 {
         out.fill(0.0);
         return;
     }
-    for p in n0 / NR..n1.div_ceil(NR) {
-        let nc = NR.min(n1 - p * NR);
-        let o0 = p * NR - n0;
-        for k0 in (0..k).step_by(KC) {
-            let kc = KC.min(k - k0);
-            let panel = &w.panels[p * NR * k + k0 * NR..][..kc * NR];
-            let first = k0 == 0;
-            let mut r = 0;
-            while r + 6 <= rows {
-                micro::<6>(&x[r * ldx + k0..], ldx, kc, panel, &mut out[r * ldo + o0..], ldo, nc, first);
-                r += 6;
-            }
-            while r + 2 <= rows {
-                micro::<2>(&x[r * ldx + k0..], ldx, kc, panel, &mut out[r * ldo + o0..], ldo, nc, first);
-                r += 2;
-            }
-            while r < rows {
-                micro::<1>(&x[r * ldx + k0..], ldx, kc, panel, &mut out[r * ldo + o0..], ldo, nc, first);
-                r += 1;
+    let b = Block { x, ldx, rows, w, n0, n1, ldo };
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the CPU has AVX-512F.
+            return unsafe { simd::avx512(&b, out) };
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: the CPU has AVX2 and FMA.
+            return unsafe { simd::avx2(&b, out) };
+        }
+    }
+    portable(&b, out);
+}
+
+/// Arguments of one block.
+struct Block<'a> {
+    x: &'a [f32],
+    ldx: usize,
+    rows: usize,
+    w: &'a Packed,
+    n0: usize,
+    n1: usize,
+    ldo: usize,
+}
+
+/// Rows of one tile: a first row, its `x` from column `k0`, a panel of `kc` terms, its output.
+struct Tile<'a> {
+    x: &'a [f32],
+    ldx: usize,
+    kc: usize,
+    panel: &'a [f32],
+    ldo: usize,
+    nc: usize,
+    first: bool,
+}
+
+impl Block<'_> {
+    /// Calls `kernel::<MR>` for every tile, `MR` rows at a time and the rest one by one.
+    #[inline(always)]
+    fn tiles(&self, out: &mut [f32], mr: usize, many: impl Fn(&Tile, &mut [f32]), one: impl Fn(&Tile, &mut [f32])) {
+        let k = self.w.k;
+        for p in self.n0 / NR..self.n1.div_ceil(NR) {
+            let nc = NR.min(self.n1 - p * NR);
+            let o0 = p * NR - self.n0;
+            for k0 in (0..k).step_by(KC) {
+                let kc = KC.min(k - k0);
+                let panel = &self.w.panels[p * NR * k + k0 * NR..][..kc * NR];
+                let mut r = 0;
+                while r < self.rows {
+                    let x = &self.x[r * self.ldx + k0..];
+                    let t = Tile { x, ldx: self.ldx, kc, panel, ldo: self.ldo, nc, first: k0 == 0 };
+                    let o = &mut out[r * self.ldo + o0..];
+                    if r + mr <= self.rows {
+                        many(&t, o);
+                        r += mr;
+                    } else {
+                        one(&t, o);
+                        r += 1;
+                    }
+                }
             }
         }
     }
 }
 
-/// `MR` rows times one panel. Chains and running sums live in registers.
+/// Stores or adds one row of a finished tile.
 #[inline(always)]
-fn micro<const MR: usize>(
-    x: &[f32],
-    ldx: usize,
-    kc: usize,
-    panel: &[f32],
-    out: &mut [f32],
-    ldo: usize,
-    nc: usize,
-    first: bool,
-) {
-    let mut sum = [[0f32; NR]; MR];
-    let rows: [&[f32]; MR] = std::array::from_fn(|r| &x[r * ldx..r * ldx + kc]);
-    for k0 in (0..kc).step_by(RUN) {
-        let k1 = (k0 + RUN).min(kc);
-        let mut acc = [[0f32; NR]; MR];
-        for (b, kk) in panel[k0 * NR..k1 * NR].chunks_exact(NR).zip(k0..) {
-            for r in 0..MR {
-                let a = rows[r][kk];
+fn put(t: &Tile, r: usize, sum: &[f32; NR], out: &mut [f32]) {
+    let o = &mut out[r * t.ldo..r * t.ldo + t.nc];
+    if t.first {
+        o.copy_from_slice(&sum[..t.nc]);
+    } else {
+        o.iter_mut().zip(sum).for_each(|(o, s)| *o += s);
+    }
+}
+
+/// The arithmetic every other path must match bit for bit.
+fn portable(b: &Block, out: &mut [f32]) {
+    let row = |t: &Tile, out: &mut [f32]| {
+        let mut sum = [0f32; NR];
+        for (x, panel) in t.x[..t.kc].chunks(RUN).zip(t.panel.chunks(RUN * NR)) {
+            let mut acc = [0f32; NR];
+            for (a, w) in x.iter().zip(panel.chunks_exact(NR)) {
                 for c in 0..NR {
-                    acc[r][c] = a.mul_add(b[c], acc[r][c]);
+                    acc[c] = a.mul_add(w[c], acc[c]);
+                }
+            }
+            for c in 0..NR {
+                sum[c] += acc[c];
+            }
+        }
+        put(t, 0, &sum, out);
+    };
+    b.tiles(out, 1, row, row);
+}
+
+/// The same arithmetic with vector registers. Written with intrinsics because both the running
+/// chains and the sums must stay in registers, which the auto-vectoriser does not do.
+#[cfg(target_arch = "x86_64")]
+mod simd {
+    use super::{Block, NR, RUN, Tile, put};
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn avx512(b: &Block, out: &mut [f32]) {
+        // SAFETY (both): called from a function that enables AVX-512F.
+        b.tiles(out, 6, |t, o| unsafe { tile512::<6>(t, o) }, |t, o| unsafe { tile512::<1>(t, o) });
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn tile512<const MR: usize>(t: &Tile, out: &mut [f32]) {
+        assert!(t.panel.len() >= t.kc * NR && t.x.len() >= (MR - 1) * t.ldx + t.kc);
+        let zero = _mm512_setzero_ps();
+        let mut sum = [[zero; 2]; MR];
+        let mut k0 = 0;
+        while k0 < t.kc {
+            let k1 = (k0 + RUN).min(t.kc);
+            let mut acc = [[zero; 2]; MR];
+            for k in k0..k1 {
+                // SAFETY: k < kc, and the assertion above bounds every access.
+                unsafe {
+                    let b0 = _mm512_loadu_ps(t.panel.as_ptr().add(k * NR));
+                    let b1 = _mm512_loadu_ps(t.panel.as_ptr().add(k * NR + 16));
+                    for r in 0..MR {
+                        let a = _mm512_set1_ps(*t.x.get_unchecked(r * t.ldx + k));
+                        acc[r][0] = _mm512_fmadd_ps(a, b0, acc[r][0]);
+                        acc[r][1] = _mm512_fmadd_ps(a, b1, acc[r][1]);
+                    }
+                }
+            }
+            for r in 0..MR {
+                sum[r][0] = _mm512_add_ps(sum[r][0], acc[r][0]);
+                sum[r][1] = _mm512_add_ps(sum[r][1], acc[r][1]);
+            }
+            k0 = k1;
+        }
+        for r in 0..MR {
+            let mut row = [0f32; NR];
+            // SAFETY: the array holds two vectors.
+            unsafe {
+                _mm512_storeu_ps(row.as_mut_ptr(), sum[r][0]);
+                _mm512_storeu_ps(row.as_mut_ptr().add(16), sum[r][1]);
+            }
+            put(t, r, &row, out);
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn avx2(b: &Block, out: &mut [f32]) {
+        // SAFETY (both): called from a function that enables AVX2 and FMA.
+        b.tiles(out, 3, |t, o| unsafe { tile256::<3>(t, o) }, |t, o| unsafe { tile256::<1>(t, o) });
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    #[inline]
+    fn tile256<const MR: usize>(t: &Tile, out: &mut [f32]) {
+        assert!(t.panel.len() >= t.kc * NR && t.x.len() >= (MR - 1) * t.ldx + t.kc);
+        let mut rows = [[0f32; NR]; MR];
+        // Two halves of 16 columns, so that chains and sums fit sixteen registers.
+        for half in [0, 16] {
+            let zero = _mm256_setzero_ps();
+            let mut sum = [[zero; 2]; MR];
+            let mut k0 = 0;
+            while k0 < t.kc {
+                let k1 = (k0 + RUN).min(t.kc);
+                let mut acc = [[zero; 2]; MR];
+                for k in k0..k1 {
+                    // SAFETY: k < kc, and the assertion above bounds every access.
+                    unsafe {
+                        let b0 = _mm256_loadu_ps(t.panel.as_ptr().add(k * NR + half));
+                        let b1 = _mm256_loadu_ps(t.panel.as_ptr().add(k * NR + half + 8));
+                        for r in 0..MR {
+                            let a = _mm256_set1_ps(*t.x.get_unchecked(r * t.ldx + k));
+                            acc[r][0] = _mm256_fmadd_ps(a, b0, acc[r][0]);
+                            acc[r][1] = _mm256_fmadd_ps(a, b1, acc[r][1]);
+                        }
+                    }
+                }
+                for r in 0..MR {
+                    sum[r][0] = _mm256_add_ps(sum[r][0], acc[r][0]);
+                    sum[r][1] = _mm256_add_ps(sum[r][1], acc[r][1]);
+                }
+                k0 = k1;
+            }
+            for r in 0..MR {
+                // SAFETY: half + 16 <= NR.
+                unsafe {
+                    _mm256_storeu_ps(rows[r].as_mut_ptr().add(half), sum[r][0]);
+                    _mm256_storeu_ps(rows[r].as_mut_ptr().add(half + 8), sum[r][1]);
                 }
             }
         }
         for r in 0..MR {
-            for c in 0..NR {
-                sum[r][c] += acc[r][c];
-            }
-        }
-    }
-    for r in 0..MR {
-        let o = &mut out[r * ldo..r * ldo + nc];
-        if first {
-            o.copy_from_slice(&sum[r][..nc]);
-        } else {
-            for c in 0..nc {
-                o[c] += sum[r][c];
-            }
+            put(t, r, &rows[r], out);
         }
     }
 }
@@ -188,8 +322,33 @@ mod tests {
         }
     }
 
-    /// Catches a wrong panel, run, block or tail. |error| <= (RUN + KC/RUN + K/KC) u Σ|x||w| is the
-    /// textbook bound of blocked summation (Higham, Accuracy and Stability, §4.2).
+    /// Catches an instruction set whose sums round differently.
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        for (rows, n, k) in [(13, 70, 300), (1, 3, 17), (7, 32, 256)] {
+            let (x, w) = (data(rows * k, 6), Packed::new(n, k, &data(n * k, 7)));
+            let b = Block { x: &x, ldx: k, rows, w: &w, n0: 0, n1: n, ldo: n };
+            let mut want = vec![0f32; rows * n];
+            portable(&b, &mut want);
+            #[cfg(target_arch = "x86_64")]
+            {
+                let mut got = vec![0f32; rows * n];
+                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                    // SAFETY: just detected.
+                    unsafe { simd::avx2(&b, &mut got) };
+                    assert_eq!(got, want, "avx2");
+                }
+                if is_x86_feature_detected!("avx512f") {
+                    // SAFETY: just detected.
+                    unsafe { simd::avx512(&b, &mut got) };
+                    assert_eq!(got, want, "avx512");
+                }
+            }
+        }
+    }
+
+    /// Catches a wrong panel, run, block or tail. |error| <= (RUN + KC/RUN + K/KC) u Σ|x||w| is
+    /// the textbook bound of blocked summation (Higham, Accuracy and Stability, §4.2).
     #[test]
     fn agrees_with_f64_within_the_summation_bound() {
         for (rows, n, k) in [(7, 33, 700), (12, 32, 256), (1, 31, 1), (5, 65, 257)] {
