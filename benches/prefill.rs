@@ -66,10 +66,18 @@ fn main() {
     let (x, w) = (Mat::new(m, k, data(m * k)), Packed::new(n, k, &data(n * k)));
     let t = best(20, || drop(std::hint::black_box(linear(&x, &w))));
     let rate = 2.0 * (m * n * k) as f64 / t;
-    println!("threads {}, product rate {:.0} GFLOP/s ({m} x {n} x {k})", rayon::current_num_threads(), rate / 1e9);
-    println!("{:>8} {:>12} {:>10} {:>12} {:>14}", "tokens", "tokens/s", "seconds", "GFLOP/token", "time / floor");
+    println!(
+        "threads {}, product rate {:.0} GFLOP/s ({m} x {n} x {k})",
+        rayon::current_num_threads(),
+        rate / 1e9
+    );
+    println!(
+        "{:>8} {:>12} {:>10} {:>12} {:>14}",
+        "tokens", "tokens/s", "seconds", "GFLOP/token", "time / floor"
+    );
     for t in lengths {
-        let tokens: Vec<u32> = (0..t).map(|i| if i == 0 { 0 } else { 4 + ((i * 7919) % 500) as u32 }).collect();
+        let tokens: Vec<u32> =
+            (0..t).map(|i| if i == 0 { 0 } else { 4 + ((i * 7919) % 500) as u32 }).collect();
         let runs = if t <= 8192 { 5 } else { 2 };
         let s = best(runs, || {
             let session = Session::new(&Cpu, ckpt.config(), &tokens, Schedule::default()).unwrap();
@@ -77,6 +85,11 @@ fn main() {
             std::hint::black_box(l);
         });
         let flop = 2.0 * macs(ckpt.config(), t);
-        println!("{t:>8} {:>12.0} {s:>10.3} {:>12.4} {:>14.2}", t as f64 / s, flop / 1e9, s / (t as f64 * flop / rate));
+        println!(
+            "{t:>8} {:>12.0} {s:>10.3} {:>12.4} {:>14.2}",
+            t as f64 / s,
+            flop / 1e9,
+            s / (t as f64 * flop / rate)
+        );
     }
 }

@@ -32,8 +32,7 @@ impl Observer<Cpu> for Collect {
 
 fn run(dir: &Path, plan: &KnobPlan) -> Collect {
     let ckpt = Arc::new(Checkpoint::open(dir.to_str().unwrap()).unwrap());
-    let tokens: Vec<u32> =
-        serde_json::from_slice(&std::fs::read(dir.join("tokens.json")).unwrap()).unwrap();
+    let tokens: Vec<u32> = serde_json::from_slice(&std::fs::read(dir.join("tokens.json")).unwrap()).unwrap();
     let mut obs = Collect::default();
     let outer = Loader::new(Cpu, ckpt.clone()).outer().unwrap();
     let s = Session::new(&Cpu, ckpt.config(), &tokens, Schedule::default()).unwrap();
@@ -52,7 +51,9 @@ fn vectors() -> Vec<PathBuf> {
 
 fn floats(t: &safetensors::tensor::TensorView) -> Vec<f64> {
     match t.dtype() {
-        Dtype::F32 => t.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()) as f64).collect(),
+        Dtype::F32 => {
+            t.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()) as f64).collect()
+        }
         Dtype::F64 => t.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect(),
         d => panic!("unexpected dtype {d:?}"),
     }
@@ -113,7 +114,8 @@ fn indices(dir: &Path, got: &Collect) {
         if t.dtype() != Dtype::I32 || !name.ends_with("topk") {
             continue;
         }
-        let ids: Vec<i32> = t.data().chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
+        let ids: Vec<i32> =
+            t.data().chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect();
         let m = &got.indices[&name];
         let k = t.shape()[1];
         for r in 0..m.rows {

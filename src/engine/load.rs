@@ -101,7 +101,8 @@ impl<O: Ops + Clone + Send + 'static> Loader<O> {
                 loader: Loader { ops: self.ops.clone(), ckpt: self.ckpt.clone() },
                 prefix: format!("{f}.experts"),
                 count: c.n_routed_experts,
-                keep: c.n_routed_experts * 3 * c.hidden_size * c.moe_intermediate_size * 4 <= KEEP_EXPERTS_BYTES,
+                keep: c.n_routed_experts * 3 * c.hidden_size * c.moe_intermediate_size * 4
+                    <= KEEP_EXPERTS_BYTES,
                 kept: Mutex::default(),
             }),
             shared: self.mlp(&format!("{f}.shared_experts"))?,

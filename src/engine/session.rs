@@ -6,13 +6,69 @@
 use super::interrupt;
 use crate::checkpoint::Config;
 use crate::error::{Error, Result};
-use crate::kernels::{KnobPlan, Mat, Ops, Phase};
+use crate::kernels::{Index, KnobPlan, Mat, Ops, Phase};
 use crate::model::layer::{attention_half, ffn_half};
-use crate::model::{Block, LayerCache, LayerCtx, LayerWeights, Observer, OuterWeights, RopeTables, outer};
+use crate::model::{
+    Block, LayerCache, LayerCtx, LayerWeights, Observer, OuterWeights, RopeTables, TapAt, outer,
+};
 
 /// Tokens of one internal block. Every golden op is local to a token (or to a compressed entry),
 /// so this bounds memory and changes no bit.
 const BLOCK_TOKENS: usize = 1024;
+
+/// Tokens of one block of the expert half.
+const FFN_TOKENS: usize = 4096;
+
+/// One path of a lockstep run.
+pub struct Lane<O: Ops> {
+    /// Its knobs.
+    pub plan: KnobPlan,
+    /// Its residual streams `[T, S·D]`.
+    pub x: O::T,
+}
+
+/// Sees the taps of every lane; lanes of a block come in order.
+pub trait LaneObserver<O: Ops> {
+    /// True if lane `lane` should materialise the index scores of `layer`.
+    fn wants_scores(&self, lane: usize, layer: usize) -> bool;
+    /// A tensor tap of a lane.
+    fn tensor(&mut self, lane: usize, ops: &O, at: TapAt, t: &mut O::T) -> Result<()>;
+    /// An index tap of a lane.
+    fn index(&mut self, lane: usize, at: TapAt, ids: &mut Index) -> Result<()>;
+}
+
+/// Shows one lane's taps to a [`LaneObserver`].
+struct InLane<'a, O: Ops> {
+    lane: usize,
+    obs: &'a mut dyn LaneObserver<O>,
+}
+
+impl<O: Ops> Observer<O> for InLane<'_, O> {
+    fn wants_scores(&self, layer: usize) -> bool {
+        self.obs.wants_scores(self.lane, layer)
+    }
+    fn tensor(&mut self, ops: &O, at: TapAt, t: &mut O::T) -> Result<()> {
+        self.obs.tensor(self.lane, ops, at, t)
+    }
+    fn index(&mut self, at: TapAt, ids: &mut Index) -> Result<()> {
+        self.obs.index(self.lane, at, ids)
+    }
+}
+
+/// A single path as a lane.
+struct OneLane<'a, O: Ops>(&'a mut dyn Observer<O>);
+
+impl<O: Ops> LaneObserver<O> for OneLane<'_, O> {
+    fn wants_scores(&self, _: usize, layer: usize) -> bool {
+        self.0.wants_scores(layer)
+    }
+    fn tensor(&mut self, _: usize, ops: &O, at: TapAt, t: &mut O::T) -> Result<()> {
+        self.0.tensor(ops, at, t)
+    }
+    fn index(&mut self, _: usize, at: TapAt, ids: &mut Index) -> Result<()> {
+        self.0.index(at, ids)
+    }
+}
 
 /// How the tokens are fed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,7 +92,12 @@ impl Schedule {
                 out.push(Block { from, to, phase: Phase::Prefill, chunk_start: from == c });
             }
         }
-        out.extend((prefill..t).map(|p| Block { from: p, to: p + 1, phase: Phase::Decode, chunk_start: true }));
+        out.extend((prefill..t).map(|p| Block {
+            from: p,
+            to: p + 1,
+            phase: Phase::Decode,
+            chunk_start: true,
+        }));
         out
     }
 }
@@ -82,6 +143,46 @@ impl<'a, O: Ops> Session<'a, O> {
         self.schedule.blocks(self.tokens.len())
     }
 
+    /// [`Session::embed`] for every lane, block by block.
+    pub fn embed_lanes(
+        &self,
+        w: &OuterWeights<O>,
+        plans: &[KnobPlan],
+        obs: &mut dyn LaneObserver<O>,
+    ) -> Result<Vec<Lane<O>>> {
+        let mut lanes: Vec<Lane<O>> =
+            plans.iter().map(|p| Lane { plan: p.clone(), x: self.ops.upload(Mat::default()) }).collect();
+        for b in self.blocks() {
+            for (i, lane) in lanes.iter_mut().enumerate() {
+                let k = lane.plan.at(None, b.phase);
+                let ids = &self.tokens[b.from..b.to];
+                let mut tap = InLane { lane: i, obs };
+                let rows = outer::embed(self.ops, w, self.config, ids, b.from, b.phase, &k, &mut tap)?;
+                self.ops.append(&mut lane.x, &rows);
+            }
+        }
+        Ok(lanes)
+    }
+
+    /// Head of every lane, block by block; the logits go to the observer only.
+    pub fn head_lanes(
+        &self,
+        w: &OuterWeights<O>,
+        lanes: &[Lane<O>],
+        obs: &mut dyn LaneObserver<O>,
+    ) -> Result<()> {
+        for b in self.blocks() {
+            for (i, lane) in lanes.iter().enumerate() {
+                interrupt::check()?;
+                let k = lane.plan.at(None, b.phase);
+                let rows = self.ops.slice(&lane.x, b.from, b.to);
+                let mut tap = InLane { lane: i, obs };
+                outer::head(self.ops, w, self.config, &rows, b.from, b.phase, &k, &mut tap)?;
+            }
+        }
+        Ok(())
+    }
+
     /// First residual streams `[T, S·D]`.
     pub fn embed(&self, w: &OuterWeights<O>, plan: &KnobPlan, obs: &mut dyn Observer<O>) -> Result<O::T> {
         let mut x = self.ops.upload(Mat::default());
@@ -94,7 +195,7 @@ impl<'a, O: Ops> Session<'a, O> {
         Ok(x)
     }
 
-    /// Streams `[T, S·D]` after layer `layer`.
+    /// Streams `[T, S·D]` after layer `layer` of one path.
     pub fn layer(
         &self,
         w: &LayerWeights<O>,
@@ -103,32 +204,62 @@ impl<'a, O: Ops> Session<'a, O> {
         plan: &KnobPlan,
         obs: &mut dyn Observer<O>,
     ) -> Result<O::T> {
+        let mut lanes = [Lane { plan: plan.clone(), x: x.clone() }];
+        self.layer_lanes(w, layer, &mut lanes, &mut OneLane(obs))?;
+        let [lane] = lanes;
+        Ok(lane.x)
+    }
+
+    /// Runs several paths through one layer in lockstep, block by block, so that their taps can be
+    /// compared without keeping more than a block of them. Every lane's streams are replaced by
+    /// those after the layer.
+    pub fn layer_lanes(
+        &self,
+        w: &LayerWeights<O>,
+        layer: usize,
+        lanes: &mut [Lane<O>],
+        obs: &mut dyn LaneObserver<O>,
+    ) -> Result<()> {
         let ctx = LayerCtx { config: self.config, layer, ropes: &self.ropes, tokens: self.tokens };
-        let mut cache = LayerCache::new(self.ops, self.config);
-        let mut mid = self.ops.upload(Mat::default());
+        let empty = || self.ops.upload(Mat::default());
+        let mut caches: Vec<_> = lanes.iter().map(|_| LayerCache::new(self.ops, self.config)).collect();
+        let mut mids: Vec<O::T> = lanes.iter().map(|_| empty()).collect();
         for b in self.blocks() {
-            interrupt::check()?;
-            let k = plan.at(Some(layer), b.phase);
-            let rows = self.ops.slice(x, b.from, b.to);
-            let y = attention_half(self.ops, w, &ctx, &mut cache, &rows, &b, &k, obs)?;
-            self.ops.append(&mut mid, &y);
-        }
-        drop(cache);
-        // All tokens of a phase at once: an expert is decoded once however long the prompt is.
-        let mut out = self.ops.upload(Mat::default());
-        let t = self.tokens.len();
-        let prefill = t - self.schedule.decode_last.min(t);
-        for (from, to, phase) in [(0, prefill, Phase::Prefill), (prefill, t, Phase::Decode)] {
-            if from < to {
+            for (i, lane) in lanes.iter().enumerate() {
                 interrupt::check()?;
-                let k = plan.at(Some(layer), phase);
-                let b = Block { from, to, phase, chunk_start: true };
-                let rows = self.ops.slice(&mid, from, to);
-                let y = ffn_half(self.ops, w, &ctx, &rows, &b, &k, obs)?;
-                self.ops.append(&mut out, &y);
+                let k = lane.plan.at(Some(layer), b.phase);
+                let rows = self.ops.slice(&lane.x, b.from, b.to);
+                let mut tap = InLane { lane: i, obs };
+                let y = attention_half(self.ops, w, &ctx, &mut caches[i], &rows, &b, &k, &mut tap)?;
+                self.ops.append(&mut mids[i], &y);
             }
         }
-        Ok(out)
+        drop(caches);
+        lanes.iter_mut().for_each(|l| l.x = empty());
+        for b in self.ffn_blocks() {
+            for (i, lane) in lanes.iter_mut().enumerate() {
+                interrupt::check()?;
+                let k = lane.plan.at(Some(layer), b.phase);
+                let rows = self.ops.slice(&mids[i], b.from, b.to);
+                let y = ffn_half(self.ops, w, &ctx, &rows, &b, &k, &mut InLane { lane: i, obs })?;
+                self.ops.append(&mut lane.x, &y);
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks of the expert half: as large as memory allows, so that an expert is decoded once.
+    fn ffn_blocks(&self) -> Vec<Block> {
+        let t = self.tokens.len();
+        let prefill = t - self.schedule.decode_last.min(t);
+        let mut out = Vec::new();
+        for (a, z, phase) in [(0, prefill, Phase::Prefill), (prefill, t, Phase::Decode)] {
+            for from in (a..z).step_by(FFN_TOKENS) {
+                let to = (from + FFN_TOKENS).min(z);
+                out.push(Block { from, to, phase, chunk_start: from == a });
+            }
+        }
+        out
     }
 
     /// Logits `[to − from, V]` of the positions `from..to` from the final streams `x [T, S·D]`.

@@ -138,7 +138,14 @@ fn one_token(
 
 /// `out[h] = Σ_j p[h,j] · key_j` for `H` heads from `h0`, in ascending `j`.
 #[inline(always)]
-fn weighted_sum<const H: usize>(p: &[f32], n: usize, h0: usize, keys: &[&[f32]], dim: usize, out: &mut [f32]) {
+fn weighted_sum<const H: usize>(
+    p: &[f32],
+    n: usize,
+    h0: usize,
+    keys: &[&[f32]],
+    dim: usize,
+    out: &mut [f32],
+) {
     const W: usize = 64;
     let full = dim / W * W;
     for c in (0..full).step_by(W) {
@@ -182,7 +189,16 @@ mod tests {
         let q = Mat::new(1, 1, vec![1.0]);
         let kv = Mat::new(4, 1, vec![100.0, 7.0, 1.0, 2.0]);
         let sinks = [0.5];
-        let (o, l) = attention(&q, &kv, &Mat::default(), None, 3, &AttnShape { ratio: 0, ..shape(&sinks) }, Window::Exact, true);
+        let (o, l) = attention(
+            &q,
+            &kv,
+            &Mat::default(),
+            None,
+            3,
+            &AttnShape { ratio: 0, ..shape(&sinks) },
+            Window::Exact,
+            true,
+        );
         let den = 1f64.exp() + 2f64.exp() + 0.5f64.exp();
         let want = (1.0 * 1f64.exp() + 2.0 * 2f64.exp()) / den;
         assert!((o.data[0] as f64 - want).abs() < 1e-6);
@@ -196,7 +212,9 @@ mod tests {
         let comp = Mat::new(2, 1, vec![1.0, 1.0]);
         let q = Mat::new(1, 1, vec![0.0]);
         let sinks = [f32::NEG_INFINITY];
-        let at = |t, idx: Option<&Index>| attention(&q, &kv, &comp, idx, t, &shape(&sinks), Window::Exact, true).0.data[0];
+        let at = |t, idx: Option<&Index>| {
+            attention(&q, &kv, &comp, idx, t, &shape(&sinks), Window::Exact, true).0.data[0]
+        };
         assert_eq!(at(2, None), 0.0);
         assert!((at(3, None) - 1.0 / 3.0).abs() < 1e-6);
         assert!((at(7, None) - 0.5).abs() < 1e-6);

@@ -17,7 +17,13 @@ const TASK_TOKENS: usize = 8;
 
 /// True if `k` asks for anything but exact attention.
 pub fn needed(k: &AttnKnobs) -> bool {
-    let g = AttnKnobs { window: k.window, compressed: k.compressed, derotate: k.derotate, out_dtype: k.out_dtype, ..AttnKnobs::default() };
+    let g = AttnKnobs {
+        window: k.window,
+        compressed: k.compressed,
+        derotate: k.derotate,
+        out_dtype: k.out_dtype,
+        ..AttnKnobs::default()
+    };
     *k != g
 }
 

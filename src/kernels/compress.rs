@@ -132,7 +132,9 @@ mod tests {
     use crate::kernels::values::Pairing;
 
     fn data(rows: usize, cols: usize, seed: usize) -> Mat {
-        let v = (0..rows * cols).map(|i| (((i * 7919 + seed * 104729) % 1009) as f32 / 1009.0) * 4.0 - 2.0).collect();
+        let v = (0..rows * cols)
+            .map(|i| (((i * 7919 + seed * 104729) % 1009) as f32 / 1009.0) * 4.0 - 2.0)
+            .collect();
         Mat::new(rows, cols, v)
     }
 
@@ -154,7 +156,7 @@ mod tests {
                 eps: 1e-6,
                 rope: &rope,
                 pairing: Pairing::Interleaved,
-                };
+            };
             let k = CompressorKnobs::default();
             let whole = compress(&mut PoolState::default(), &kv, &gate, 0, &s, &k);
             assert_eq!(whole.rows, 41 / ratio);

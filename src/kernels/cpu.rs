@@ -55,7 +55,14 @@ impl Cpu {
         y
     }
 
-    fn rotate(mut x: Mat, heads: usize, table: &RopeTable, pos0: usize, inverse: bool, pairing: Pairing) -> Mat {
+    fn rotate(
+        mut x: Mat,
+        heads: usize,
+        table: &RopeTable,
+        pos0: usize,
+        inverse: bool,
+        pairing: Pairing,
+    ) -> Mat {
         let (cols, dim) = (x.cols, x.cols / heads);
         par_rows(&mut x, |r0, rows| {
             for (r, row) in rows.chunks_exact_mut(cols).enumerate() {
@@ -165,7 +172,15 @@ impl Ops for Cpu {
         }
         x
     }
-    fn rope(&self, x: Mat, heads: usize, table: &RopeTable, pos0: usize, pairing: Pairing, dtype: Fmt) -> Mat {
+    fn rope(
+        &self,
+        x: Mat,
+        heads: usize,
+        table: &RopeTable,
+        pos0: usize,
+        pairing: Pairing,
+        dtype: Fmt,
+    ) -> Mat {
         let mut x = Self::rotate(x, heads, table, pos0, false, pairing);
         round(&mut x, dtype);
         x
@@ -220,8 +235,10 @@ impl Ops for Cpu {
     fn index_encode(&self, mut x: Mat, heads: usize, rotate: bool, format: Fmt) -> Result<Mat> {
         let dim = x.cols / heads;
         if rotate && !dim.is_power_of_two() {
-            return Err(Error::input(format!("the Hadamard rotation needs a power of two, index_head_dim is {dim}"))
-                .hint("use golden ideal, or kernels without indexer.hadamard, for this checkpoint"));
+            return Err(Error::input(format!(
+                "the Hadamard rotation needs a power of two, index_head_dim is {dim}"
+            ))
+            .hint("use golden ideal, or kernels without indexer.hadamard, for this checkpoint"));
         }
         let cols = x.cols;
         par_rows(&mut x, |_, rows| {
@@ -251,10 +268,26 @@ impl Ops for Cpu {
         let (n, k) = (keys.0.n, keys.0.k);
         keys.0 = Packed::new(n, k, &vec![0.0; n * k]);
     }
-    fn index_scores(&self, q: &Mat, w: &Mat, keys: &Keys, pos0: usize, s: &IndexShape, k: &IndexerKnobs) -> Mat {
+    fn index_scores(
+        &self,
+        q: &Mat,
+        w: &Mat,
+        keys: &Keys,
+        pos0: usize,
+        s: &IndexShape,
+        k: &IndexerKnobs,
+    ) -> Mat {
         index::scores(q, w, &keys.0, pos0, s, k)
     }
-    fn topk(&self, scores: &Mat, pos0: usize, width: usize, s: &IndexShape, k: &IndexerKnobs, t: &TopkKnobs) -> Index {
+    fn topk(
+        &self,
+        scores: &Mat,
+        pos0: usize,
+        width: usize,
+        s: &IndexShape,
+        k: &IndexerKnobs,
+        t: &TopkKnobs,
+    ) -> Index {
         index::topk(scores, pos0, width, s, k, t)
     }
     fn index_topk(

@@ -134,7 +134,13 @@ struct Tile<'a> {
 impl Block<'_> {
     /// Calls `kernel::<MR>` for every tile, `MR` rows at a time and the rest one by one.
     #[inline(always)]
-    fn tiles(&self, out: &mut [f32], mr: usize, many: impl Fn(&Tile, &mut [f32]), one: impl Fn(&Tile, &mut [f32])) {
+    fn tiles(
+        &self,
+        out: &mut [f32],
+        mr: usize,
+        many: impl Fn(&Tile, &mut [f32]),
+        one: impl Fn(&Tile, &mut [f32]),
+    ) {
         let k = self.w.k;
         for p in self.n0 / NR..self.n1.div_ceil(NR) {
             let nc = NR.min(self.n1 - p * NR);
@@ -200,8 +206,7 @@ mod simd {
 
     #[target_feature(enable = "avx512f")]
     pub(super) fn avx512(b: &Block, out: &mut [f32]) {
-        // SAFETY (both): called from a function that enables AVX-512F.
-        b.tiles(out, 6, |t, o| unsafe { tile512::<6>(t, o) }, |t, o| unsafe { tile512::<1>(t, o) });
+        b.tiles(out, 6, |t, o| tile512::<6>(t, o), |t, o| tile512::<1>(t, o));
     }
 
     #[target_feature(enable = "avx512f")]
@@ -245,8 +250,7 @@ mod simd {
 
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn avx2(b: &Block, out: &mut [f32]) {
-        // SAFETY (both): called from a function that enables AVX2 and FMA.
-        b.tiles(out, 3, |t, o| unsafe { tile256::<3>(t, o) }, |t, o| unsafe { tile256::<1>(t, o) });
+        b.tiles(out, 3, |t, o| tile256::<3>(t, o), |t, o| tile256::<1>(t, o));
     }
 
     #[target_feature(enable = "avx2,fma")]

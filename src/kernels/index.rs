@@ -91,7 +91,14 @@ fn combine(out: &mut [f32], dots: &[f32], w: &[f32], relu: bool) {
 }
 
 /// The chosen entries of every token by given scores, ascending ids, −1 after the last.
-pub fn topk(scores: &Mat, pos0: usize, width: usize, s: &IndexShape, k: &IndexerKnobs, t: &TopkKnobs) -> Index {
+pub fn topk(
+    scores: &Mat,
+    pos0: usize,
+    width: usize,
+    s: &IndexShape,
+    k: &IndexerKnobs,
+    t: &TopkKnobs,
+) -> Index {
     let mut out = Index::empty(scores.rows, width);
     if width == 0 {
         return out;
@@ -178,10 +185,11 @@ pub fn select(scores: &[f32], out: &mut [i32], t: &TopkKnobs, scratch: &mut Vec<
     let (mut seen, mut at) = (0, 0);
     for (j, s) in scores.iter().enumerate() {
         let key = ordered(*s);
-        let take = key > cut || (key == cut && {
-            seen += 1;
-            seen > skip && seen <= skip + keep
-        });
+        let take = key > cut
+            || (key == cut && {
+                seen += 1;
+                seen > skip && seen <= skip + keep
+            });
         if take {
             out[at] = j as i32;
             at += 1;

@@ -270,8 +270,7 @@ impl Knobs {
     /// Sets one knob from words: `site.knob` and a value.
     pub fn set(&mut self, path: &str, value: &str) -> Result<()> {
         let unknown = || {
-            let names: Vec<String> =
-                Knobs::defs().iter().map(|d| format!("{}.{}", d.site, d.name)).collect();
+            let names: Vec<String> = Knobs::defs().iter().map(|d| format!("{}.{}", d.site, d.name)).collect();
             Error::usage(format!("unknown knob '{path}'")).hint(match nearest(path, &names) {
                 Some(n) => format!("did you mean '{n}'? `dsv4 kernels list` shows all"),
                 None => "`dsv4 kernels list` shows all knobs".into(),
@@ -284,7 +283,8 @@ impl Knobs {
             Some(false) => {
                 let def = Knobs::defs().into_iter().find(|d| d.site == site && d.name == knob);
                 let values = def.map(|d| d.values).unwrap_or_default();
-                Err(Error::usage(format!("'{value}' is not a value of {path}")).hint(format!("it takes {values}")))
+                Err(Error::usage(format!("'{value}' is not a value of {path}"))
+                    .hint(format!("it takes {values}")))
             }
             None => Err(unknown()),
         }
@@ -372,7 +372,12 @@ impl KnobPlan {
         k
     }
     /// Appends settings for all layers and phases, checking every name and value.
-    pub fn push(&mut self, layers: Option<Vec<usize>>, phase: Option<Phase>, settings: &[(String, String)]) -> Result<()> {
+    pub fn push(
+        &mut self,
+        layers: Option<Vec<usize>>,
+        phase: Option<Phase>,
+        settings: &[(String, String)],
+    ) -> Result<()> {
         let mut probe = Knobs::default();
         for (p, v) in settings {
             probe.set(p, v)?;

@@ -39,7 +39,8 @@ pub fn select(
                 row.copy_from_slice(&table[tokens[r] as usize * s.topk..][..s.topk]);
                 if k.table == TableDtype::Bf16 {
                     // Ids above 256 are not representable: two experts merge into one.
-                    row.iter_mut().for_each(|id| *id = (bf16::round(*id as f32) as i32).min(experts as i32 - 1));
+                    row.iter_mut()
+                        .for_each(|id| *id = (bf16::round(*id as f32) as i32).min(experts as i32 - 1));
                 }
                 continue;
             }
@@ -103,10 +104,8 @@ pub fn routed(
     for (e, list) in of_expert.iter().enumerate().filter(|(_, l)| !l.is_empty()) {
         let mlp = source.expert(e)?;
         let rows: Vec<usize> = list.iter().map(|(r, _)| *r).collect();
-        let before: Vec<f32> = list
-            .iter()
-            .map(|(_, w)| if k.weight_site == WeightSite::BeforeW2 { *w } else { 1.0 })
-            .collect();
+        let before: Vec<f32> =
+            list.iter().map(|(_, w)| if k.weight_site == WeightSite::BeforeW2 { *w } else { 1.0 }).collect();
         let y = swiglu(x, Some(&rows), Some(&before), &mlp, s, k, clamp);
         for (i, (r, w)) in list.iter().enumerate() {
             let w = match k.weight_site {

@@ -169,8 +169,15 @@ pub trait Ops: Sync {
     /// Unweighted RMS norm of every head of `[n, H·C]`.
     fn head_norm(&self, x: Self::T, heads: usize, eps: f32, k: &LinearKnobs) -> Self::T;
     /// Rotates the trailing dims of every head; row `r` is at position `pos0 + r`.
-    fn rope(&self, x: Self::T, heads: usize, table: &RopeTable, pos0: usize, pairing: Pairing, dtype: Fmt)
-    -> Self::T;
+    fn rope(
+        &self,
+        x: Self::T,
+        heads: usize,
+        table: &RopeTable,
+        pos0: usize,
+        pairing: Pairing,
+        dtype: Fmt,
+    ) -> Self::T;
     /// Rotates back.
     fn derope(&self, x: Self::T, heads: usize, table: &RopeTable, pos0: usize, k: &AttnKnobs) -> Self::T;
     /// What a reader of the cache gets for what was written.

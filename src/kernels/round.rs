@@ -28,7 +28,9 @@ pub fn round_row(row: &mut [f32], f: Fmt) {
         Fmt::Fp8x128 => act_fp8::act_quant_fp8(row, 128, act_fp8::AMAX_FLOOR),
         Fmt::Fp8x64 => act_fp8::act_quant_fp8(row, 64, act_fp8::AMAX_FLOOR),
         Fmt::Fp8Row => act_fp8::act_quant_fp8_f32_scale(row, row.len().max(1), act_fp8::AMAX_FLOOR),
-        Fmt::MxFp4 => act_fp4::fp4_act_quant(row, act_fp4::BLOCK, act_fp4::AMAX_FLOOR, e2m1::Rounding::NearestEven),
+        Fmt::MxFp4 => {
+            act_fp4::fp4_act_quant(row, act_fp4::BLOCK, act_fp4::AMAX_FLOOR, e2m1::Rounding::NearestEven)
+        }
         // The per-tensor scale of a data-derived NVFP4 encoding: amax / (6·448).
         Fmt::NvFp4 => nvfp4::act_quant_nvfp4(row, (scale::amax(row) / (6.0 * 448.0)).max(f32::MIN_POSITIVE)),
     }

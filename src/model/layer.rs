@@ -175,7 +175,8 @@ pub fn attention_half<O: Ops>(
         let overlap = w.indexer.is_some();
         let entry0 = ops.rows(&cache.comp);
         let pairing = k.compressor.pairing;
-        let new = pool(ops, &a, cw, &mut cache.pool, b, spec.ratio, overlap, own, pairing, eps, &k.compressor);
+        let new =
+            pool(ops, &a, cw, &mut cache.pool, b, spec.ratio, overlap, own, pairing, eps, &k.compressor);
         let mut new = ops.kv_store(new, c.qk_rope_head_dim, k.kv_cache.compressed, &k.kv_cache);
         taps.tensor(ctx.id(Tap::CompressorKv), entry0, &mut new)?;
         ops.append(&mut cache.comp, &new);
@@ -205,7 +206,19 @@ pub fn attention_half<O: Ops>(
             out_dtype: k.compressor.out_dtype,
             ..CompressorKnobs::default()
         };
-        let ki = pool(ops, &a, &iw.compressor, &mut cache.index_pool, b, spec.ratio, true, own, ik.key_pairing, eps, &ck);
+        let ki = pool(
+            ops,
+            &a,
+            &iw.compressor,
+            &mut cache.index_pool,
+            b,
+            spec.ratio,
+            true,
+            own,
+            ik.key_pairing,
+            eps,
+            &ck,
+        );
         let rotate_k = matches!(ik.hadamard, Hadamard::Both | Hadamard::KOnly);
         let mut ki = ops.index_encode(ki, 1, rotate_k, ik.k_dtype)?;
         taps.tensor(ctx.id(Tap::IndexerK), entry0, &mut ki)?;
@@ -227,7 +240,8 @@ pub fn attention_half<O: Ops>(
         chosen = Some(ids);
     }
 
-    let s = AttnShape { heads, dim: c.head_dim, window: c.sliding_window, ratio: spec.ratio, sinks: &w.sinks };
+    let s =
+        AttnShape { heads, dim: c.head_dim, window: c.sliding_window, ratio: spec.ratio, sinks: &w.sinks };
     let (o, mut lse) = ops.attention(&q, &cache.kv, &cache.comp, chosen.as_ref(), pos0, &s, &k.attn);
     taps.tensor(ctx.id(Tap::AttnLse), pos0, &mut lse)?;
     let mut o = ops.derope(o, heads, table, pos0, &k.attn);
@@ -277,7 +291,8 @@ pub fn ffn_half<O: Ops>(
 ) -> Result<O::T> {
     let c = ctx.config;
     let hc = hc_shape(c);
-    let moe = MoeShape { limit: c.swiglu_limit, factor: c.routed_scaling_factor, topk: c.num_experts_per_tok };
+    let moe =
+        MoeShape { limit: c.swiglu_limit, factor: c.routed_scaling_factor, topk: c.num_experts_per_tok };
     let (pos0, mut taps) = (b.from, Taps { ops, obs, phase: b.phase });
 
     let mut mix = ops.mhc_mix(x, &w.hc_ffn, &hc, &k.mhc);

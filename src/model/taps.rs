@@ -117,7 +117,8 @@ impl TapId {
             }
             None => (None, name),
         };
-        let tap = Tap::ALL.iter().copied().find(|t| t.suffix() == suffix && t.layered() == layer.is_some())?;
+        let tap =
+            Tap::ALL.iter().copied().find(|t| t.suffix() == suffix && t.layered() == layer.is_some())?;
         Some(TapId { layer, tap })
     }
     /// Sorts in execution order.
