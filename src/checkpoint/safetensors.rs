@@ -295,7 +295,7 @@ fn check_layout(entries: &mut [Entry], data_start: usize, total: usize) -> Resul
                 .hint("the file is damaged; two tensors cannot share a name"));
         }
     }
-    entries.sort_by(|a, b| (a.begin, a.end).cmp(&(b.begin, b.end)));
+    entries.sort_by_key(|a| (a.begin, a.end));
     let mut at = data_start;
     let mut before: Option<&Entry> = None;
     for e in entries.iter() {
