@@ -156,8 +156,8 @@ mod tests {
         e(&[0; 6], Scales::E8m0(&[127]), 2, 3, [0, 128]);
         e(&[0; 6], Scales::E8m0(&[127]), usize::MAX, 2, BLOCK);
         assert!(decode_into(&[0; 6], Scales::E8m0(&[127]), 2, 3, BLOCK, &mut [0.0; 5]).is_err());
-        assert_eq!(decode(&[], Scales::E8m0(&[]), 0, 3, BLOCK).unwrap(), []);
-        assert_eq!(decode(&[], Scales::E8m0(&[]), 3, 0, BLOCK).unwrap(), []);
+        assert!(decode(&[], Scales::E8m0(&[]), 0, 3, BLOCK).unwrap().is_empty());
+        assert!(decode(&[], Scales::E8m0(&[]), 3, 0, BLOCK).unwrap().is_empty());
     }
 
     proptest! {
