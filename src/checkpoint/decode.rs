@@ -47,6 +47,11 @@ pub(super) fn decode(src: &Source, rows: Range<usize>) -> Result<Vec<f32>, (usiz
     let step = CHUNK.div_ceil(cols) * cols;
     let piece = |(i, chunk): (usize, &mut [f32])| -> Option<(usize, f32)> {
         decode_rows(src, rows.start + i * step / cols, chunk);
+        // A branchless maximum vectorises; the search runs only once something was found.
+        let largest = chunk.iter().fold(0, |m, x| (x.to_bits() & !(1 << 31)).max(m));
+        if largest < f32::INFINITY.to_bits() {
+            return None;
+        }
         let bad = chunk.iter().position(|x| !x.is_finite())?;
         Some((i * step + bad, chunk[bad]))
     };
