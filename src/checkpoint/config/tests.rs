@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::read::read;
 use super::*;
 use crate::checkpoint::spec::{self, Role};
 
@@ -109,7 +110,7 @@ fn the_released_schedule_is_misread() {
 
 #[test]
 fn an_unusual_ratio_of_the_transformers_dialect_is_lost() {
-    let text = include_str!("../../fixtures/pico/config.json");
+    let text = include_str!("../../../fixtures/pico/config.json");
     let mut v: Value = serde_json::from_str(text).unwrap();
     v.as_object_mut().unwrap().remove("compress_ratios");
     v["compress_rates"] = json!({"compressed_sparse_attention": 8, "heavily_compressed_attention": 4});
