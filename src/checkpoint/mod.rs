@@ -4,7 +4,6 @@
 //! whatever the file calls them and however it stores them, and come back as finite f32 of the shape the config calls for.
 
 mod config;
-mod config_read;
 mod decode;
 mod fingerprint;
 mod inventory;
@@ -21,7 +20,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 pub use config::{Config, LayerKind, LayerSpec, QuantConfig, Rope, Yarn};
-pub use inventory::{Inventory, RoleSummary, Share, Wrong};
+pub use inventory::{Inventory, LISTED, RoleSummary, Share, Wrong};
 pub use open::BUILTINS;
 pub use spec::Role;
 pub use stored::{ScaleType, Stored};

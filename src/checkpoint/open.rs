@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Vi
 use super::names::{Name, canonical};
 use super::safetensors::{SafeTensors, short};
 use super::strict_json::json_error;
-use super::{Checkpoint, Home, Loc, Unused, config_read};
+use super::{Checkpoint, Home, Loc, Unused, config};
 use crate::error::{Error, Result};
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -34,7 +34,7 @@ pub(super) fn open(spec: &str) -> Result<Checkpoint> {
             return Err(Error::input(format!("there is no built-in model `{}`", short(spec)))
                 .hint(format!("built-in: {}", BUILTINS.join(", "))));
         }
-        let config = config_read::read(pico::CONFIG, Path::new("builtin:pico/config.json"))?;
+        let config = config::read(pico::CONFIG, Path::new("builtin:pico/config.json"))?;
         let file = SafeTensors::from_static(Path::new("builtin:pico/model.safetensors"), pico::MODEL)?;
         return assemble(spec, Home::Builtin, config, pico::CONFIG.to_vec(), vec![file]);
     }
@@ -50,7 +50,7 @@ pub(super) fn open(spec: &str) -> Result<Checkpoint> {
     }
     let config_path = dir.join("config.json");
     let config_bytes = read_small(&config_path, MAX_CONFIG)?;
-    let config = config_read::read(&config_bytes, &config_path)?;
+    let config = config::read(&config_bytes, &config_path)?;
     let files = weight_files(dir)?;
     assemble(spec, Home::Dir(dir.into()), config, config_bytes, files)
 }
@@ -71,16 +71,18 @@ pub(super) fn tokenizer(home: &Home) -> Result<Option<Vec<u8>>> {
 
 /// Reads a whole text file, refusing one that is absurdly large or not a file.
 fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let meta = std::fs::metadata(path).map_err(|e| Error::io(path, "open the file", &e))?;
+    let meta = std::fs::metadata(path)
+        .map_err(|e| Error::io(path, "open the file", &e).hint("is the download complete and readable?"))?;
     if !meta.is_file() {
-        return Err(Error::input("not a regular file").file(path));
+        return Err(Error::input("not a regular file").file(path).hint("a plain file belongs here"));
     }
     if meta.len() > max {
         return Err(Error::input(format!(
             "the file has {} bytes; at most {max} make sense here",
             meta.len()
         ))
-        .file(path));
+        .file(path)
+        .hint("this is not the file it is named after"));
     }
     std::fs::read(path).map_err(|e| Error::io(path, "read the file", &e))
 }
