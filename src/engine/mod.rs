@@ -1,5 +1,7 @@
 //! The layer-major pass: loading, running, observing. Prints nothing.
 
+pub mod compare;
+pub mod dump;
 pub mod interrupt;
 pub mod load;
 pub mod pass;

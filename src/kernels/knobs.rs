@@ -386,3 +386,21 @@ impl KnobPlan {
         Ok(())
     }
 }
+
+impl KnobPlan {
+    /// The plan with every setting that declares no format taken away: what an ideal kernel with
+    /// the same formats does. Golden's own settings stay.
+    pub fn formats_only(&self, golden: &KnobPlan) -> KnobPlan {
+        let format = |path: &str| {
+            Knobs::defs().iter().any(|d| d.class == Class::Format && path == format!("{}.{}", d.site, d.name))
+        };
+        let mut out = golden.clone();
+        for o in &self.overrides {
+            let settings: Vec<_> = o.settings.iter().filter(|(p, _)| format(p)).cloned().collect();
+            if !settings.is_empty() {
+                out.overrides.push(Override { settings, ..o.clone() });
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,109 @@
+//! Precision of a run, and the verdict over all rows.
+
+use super::rows::TapRow;
+use crate::metrics::Status;
+use serde::Serialize;
+
+/// The arithmetic a run was made in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// IEEE binary32 throughout.
+    F32,
+    /// f32 storage, TF32 products.
+    Tf32,
+    /// IEEE binary16.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Precision {
+    /// Half the distance of neighbouring values, relative: `2^-p` for a significand of `p` bits.
+    pub fn unit_roundoff(self) -> f64 {
+        match self {
+            Precision::F32 => 2f64.powi(-24),
+            Precision::Tf32 | Precision::F16 => 2f64.powi(-11),
+            Precision::Bf16 => 2f64.powi(-8),
+        }
+    }
+    /// The precision of that name.
+    pub fn parse(s: &str) -> Option<Precision> {
+        [Precision::F32, Precision::Tf32, Precision::F16, Precision::Bf16].into_iter().find(|p| p.name() == s)
+    }
+    /// The word used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Tf32 => "tf32",
+            Precision::F16 => "f16",
+            Precision::Bf16 => "bf16",
+        }
+    }
+}
+
+/// The conclusion.
+#[derive(Debug, Clone, Serialize)]
+pub struct Verdict {
+    /// Worst status that counts.
+    pub status: Status,
+    /// Layer of the first error that is born, `None` when ok or outside layers.
+    pub layer: Option<usize>,
+    /// Site of it, `None` when ok.
+    pub site: Option<String>,
+    /// Tap of it, `None` when ok.
+    pub tap: Option<String>,
+    /// One or two sentences.
+    pub why: String,
+}
+
+/// The first suspect row decides; without one the first elevated; without one all is well.
+pub fn verdict(rows: &[TapRow], context: &str, gap: impl Fn(&TapRow) -> Option<String>) -> Verdict {
+    let worst = rows.iter().map(|r| r.status).max().unwrap_or(Status::Ok);
+    let Some(row) = rows.iter().find(|r| r.status == worst).filter(|_| worst != Status::Ok) else {
+        let top = rows.iter().max_by(|a, b| a.excess.total_cmp(&b.excess));
+        let most = top.map_or(String::new(), |r| format!("; largest excess {:.2} at {}", r.excess, r.tap));
+        return Verdict {
+            status: Status::Ok,
+            layer: None,
+            site: None,
+            tap: None,
+            why: format!("{} taps agree with golden within what {context} explains{most}", rows.len()),
+        };
+    };
+    let mut why = match &row.index {
+        Some(ix) => format!(
+            "{} selects other entries than golden does from the same inputs: overlap {:.3}, {} real flips beyond near ties",
+            row.tap, ix.local_overlap, ix.real_flips
+        ),
+        None => format!(
+            "recomputed from its own inputs, {} is off by rel_l2 {:.2e}; {context} explains {:.2e} (excess {})",
+            row.tap,
+            row.local_rel_l2,
+            row.floor,
+            short(row.excess)
+        ),
+    };
+    if row.row_excess > 4.0 * row.excess.max(1.0) {
+        why +=
+            &format!("; worst at row {} ({}x its floor)", row.worst_row.unwrap_or(0), short(row.row_excess));
+    }
+    for f in &row.findings {
+        why += &format!("; {f}");
+    }
+    if let Some(n) = &row.note {
+        why += &format!("; {n}");
+    }
+    if let Some(g) = gap(row) {
+        why += &format!("; {g}");
+    }
+    Verdict { status: worst, layer: row.layer, site: Some(row.site.clone()), tap: Some(row.tap.clone()), why }
+}
+
+/// A ratio in few characters.
+pub fn short(x: f64) -> String {
+    if !x.is_finite() {
+        return if x.is_nan() { "not measured".into() } else { "beyond any".into() };
+    }
+    if x < 99.95 { format!("{x:.1}") } else { format!("{x:.0}") }
+}
