@@ -210,10 +210,10 @@ fn fixed_values(keys: &Keys) -> Result<()> {
         ("n_shared_experts", 1.into()),
     ];
     for (key, only) in fixed {
-        if let Some(v) = keys.map.get(*key).filter(|v| !v.is_null()) {
-            if !same(v, only) {
-                return Err(refused(key, v, &only.to_string()));
-            }
+        if let Some(v) = keys.map.get(*key).filter(|v| !v.is_null())
+            && !same(v, only)
+        {
+            return Err(refused(key, v, &only.to_string()));
         }
     }
     let Some((key, v)) = keys.opt(&["scoring_func", "score_func"])? else {
@@ -315,10 +315,10 @@ fn rate(keys: &Keys, kind: LayerKind) -> Result<Option<usize>> {
         Some(v) => return Err(refused("compress_rates", v, "an object {layer type: ratio}")),
     };
     let legacy_value = keys.map.get(legacy).filter(|v| !v.is_null());
-    if let (Some(a), Some(b)) = (rates, legacy_value) {
-        if !same(a, b) {
-            return Err(contradiction("compress_rates", &brief(a), legacy, &brief(b)));
-        }
+    if let (Some(a), Some(b)) = (rates, legacy_value)
+        && !same(a, b)
+    {
+        return Err(contradiction("compress_rates", &brief(a), legacy, &brief(b)));
     }
     rates
         .or(legacy_value)
@@ -400,10 +400,10 @@ fn ropes(keys: &Keys, compressed: bool, head_dim: usize, dims: usize) -> Result<
     for (name, table) in [("rope_scaling", scaling), ("rope_parameters", flat)] {
         let Some(table) = table else { continue };
         let yarn = yarn(table, name, false)?;
-        if let Some((first, other)) = &yarn_flat {
-            if *other != yarn {
-                return Err(contradiction(first, &"one YaRN", name, &"another"));
-            }
+        if let Some((first, other)) = &yarn_flat
+            && *other != yarn
+        {
+            return Err(contradiction(first, &"one YaRN", name, &"another"));
         }
         yarn_flat = Some((name, yarn));
     }
@@ -420,10 +420,10 @@ fn ropes(keys: &Keys, compressed: bool, head_dim: usize, dims: usize) -> Result<
             check_betas(&yarn, "beta_fast")?;
             Some(yarn)
         };
-        if let Some((first, other)) = &yarn_flat {
-            if *other != yarn {
-                return Err(contradiction(first, &"one YaRN", "original_seq_len", &"another"));
-            }
+        if let Some((first, other)) = &yarn_flat
+            && *other != yarn
+        {
+            return Err(contradiction(first, &"one YaRN", "original_seq_len", &"another"));
         }
         yarn_flat = Some(("original_seq_len", yarn));
     }
@@ -453,10 +453,10 @@ fn ropes(keys: &Keys, compressed: bool, head_dim: usize, dims: usize) -> Result<
         let Value::Object(t) = v else { return Err(refused(&name, v, "an object")) };
         let sub = Keys { map: t };
         let own = sub.opt_float(&["rope_theta"], f64::MIN_POSITIVE, 1e18)?;
-        if let (Some(a), Some(b)) = (own, top) {
-            if a != b {
-                return Err(contradiction(&format!("{name}.rope_theta"), &a, top_name, &b));
-            }
+        if let (Some(a), Some(b)) = (own, top)
+            && a != b
+        {
+            return Err(contradiction(&format!("{name}.rope_theta"), &a, top_name, &b));
         }
         if let Some(f) = sub.opt_float(&["partial_rotary_factor"], f64::MIN_POSITIVE, 1.0)? {
             let d = (head_dim as f64 * f) as usize;
@@ -487,10 +487,10 @@ fn ropes(keys: &Keys, compressed: bool, head_dim: usize, dims: usize) -> Result<
         None if compressed => return Err(missing("rope_parameters.compress")),
         None => Rope { theta: theta_compress.unwrap_or(main.theta), yarn: None },
     };
-    if let Some((name, yarn)) = yarn_flat {
-        if yarn != compress.yarn {
-            return Err(contradiction(name, &"one YaRN", "rope_parameters.compress", &"another"));
-        }
+    if let Some((name, yarn)) = yarn_flat
+        && yarn != compress.yarn
+    {
+        return Err(contradiction(name, &"one YaRN", "rope_parameters.compress", &"another"));
     }
     Ok((main, compress))
 }
@@ -523,10 +523,10 @@ fn yarn(table: &Map<String, Value>, name: &str, nested: bool) -> Result<Option<Y
         }
         _ => {}
     }
-    if let Some((key, v)) = keys.opt(&["truncate"])? {
-        if v.as_bool() != Some(true) {
-            return Err(refused(&at(key), v, "true (the correction range is rounded outwards)"));
-        }
+    if let Some((key, v)) = keys.opt(&["truncate"])?
+        && v.as_bool() != Some(true)
+    {
+        return Err(refused(&at(key), v, "true (the correction range is rounded outwards)"));
     }
     let within = |e: Error| {
         Error::input(format!("in `{name}`: {}", e.message())).hint("see the model's original config.json")
@@ -615,15 +615,15 @@ fn quant(keys: &Keys) -> Result<QuantConfig> {
             }
         }
         let inner = q.get("expert_dtype").filter(|v| !v.is_null());
-        if let (Some(a), Some(b)) = (expert, inner) {
-            if a != b {
-                return Err(contradiction(
-                    "expert_dtype",
-                    &brief(a),
-                    "quantization_config.expert_dtype",
-                    &brief(b),
-                ));
-            }
+        if let (Some(a), Some(b)) = (expert, inner)
+            && a != b
+        {
+            return Err(contradiction(
+                "expert_dtype",
+                &brief(a),
+                "quantization_config.expert_dtype",
+                &brief(b),
+            ));
         }
         expert = expert.or(inner);
     }

@@ -4,6 +4,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::numeric::fp8_block::{self, Scales};
+use crate::numeric::{act_fp4, bf16, f16, mxfp4, nvfp4};
+
 /// A tensor's bytes and how to read them. Lengths have been checked against the shape.
 pub(super) struct Source<'a> {
     /// Rows as the outermost dimension; the rest is flattened into columns.
@@ -18,11 +21,10 @@ pub(super) enum Form<'a> {
     F32,
     F16,
     Bf16,
-    /// E4M3 with one scale per block of `rows` x `cols`.
+    /// E4M3 with one scale per block of rows x columns.
     Fp8 {
         scales: Scales<'a>,
-        rows: usize,
-        cols: usize,
+        block: [usize; 2],
     },
     /// Packed E2M1 with one E8M0 scale per 32 columns.
     Mx {
@@ -33,22 +35,6 @@ pub(super) enum Form<'a> {
         scales: &'a [u8],
         global: f32,
     },
-}
-
-/// Block scales, row-major.
-#[derive(Clone, Copy)]
-pub(super) enum Scales<'a> {
-    E8m0(&'a [u8]),
-    F32(&'a [u8]),
-}
-
-impl Scales<'_> {
-    fn get(&self, i: usize) -> f32 {
-        match self {
-            Scales::E8m0(b) => e8m0(b[i]),
-            Scales::F32(b) => f32::from_le_bytes(b[4 * i..4 * i + 4].try_into().expect("four bytes")),
-        }
-    }
 }
 
 /// Elements below which threads cost more than they save.
@@ -91,82 +77,36 @@ fn decode_rows(src: &Source, row: usize, out: &mut [f32]) {
                 *o = f32::from_le_bytes(*b);
             }
         }
-        Form::F16 => {
-            for (o, b) in out.iter_mut().zip(wide(2).as_chunks::<2>().0) {
-                *o = half::f16::from_le_bytes(*b).to_f32();
-            }
-        }
-        Form::Bf16 => {
-            for (o, b) in out.iter_mut().zip(wide(2).as_chunks::<2>().0) {
-                *o = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
-            }
-        }
-        Form::Fp8 { scales, rows: block_rows, cols: block_cols } => {
-            let per_row = cols.div_ceil(*block_cols);
-            for (r, line) in out.chunks_mut(cols).enumerate() {
-                let codes = &src.data[(row + r) * cols..][..cols];
-                let first = (row + r) / block_rows * per_row;
-                for (b, (o, c)) in line.chunks_mut(*block_cols).zip(codes.chunks(*block_cols)).enumerate() {
-                    let s = scales.get(first + b);
-                    for (o, c) in o.iter_mut().zip(c) {
-                        *o = E4M3[*c as usize] * s;
-                    }
-                }
-            }
-        }
+        Form::F16 => f16::decode_le(wide(2), out),
+        Form::Bf16 => bf16::decode_le(wide(2), out),
+        Form::Fp8 { scales, block } => fp8_rows(src.data, *scales, *block, row, cols, out),
         Form::Mx { scales } => {
-            let per_row = cols.div_ceil(32);
-            for (r, line) in out.chunks_mut(cols).enumerate() {
-                let s = &scales[(row + r) * per_row..][..per_row];
-                fp4_row(&src.data[(row + r) * (cols / 2)..], line, 32, |b| e8m0(s[b]));
-            }
+            let per_row = cols.div_ceil(act_fp4::BLOCK);
+            let packed = &src.data[row * (cols / 2)..][..n / 2];
+            mxfp4::decode_unchecked(packed, &scales[row * per_row..], cols, out);
         }
         Form::Nv { scales, global } => {
-            let per_row = cols.div_ceil(16);
-            for (r, line) in out.chunks_mut(cols).enumerate() {
-                let s = &scales[(row + r) * per_row..][..per_row];
-                fp4_row(&src.data[(row + r) * (cols / 2)..], line, 16, |b| E4M3[s[b] as usize] * global);
-            }
+            let per_row = cols.div_ceil(nvfp4::BLOCK);
+            let packed = &src.data[row * (cols / 2)..][..n / 2];
+            nvfp4::decode_unchecked(packed, &scales[row * per_row..], *global, cols, out);
         }
     }
 }
 
-/// One row of packed FP4: the low nibble is the even element.
-fn fp4_row(packed: &[u8], out: &mut [f32], block: usize, scale: impl Fn(usize) -> f32) {
-    for (b, (o, bytes)) in out.chunks_mut(block).zip(packed.chunks(block / 2)).enumerate() {
-        let s = scale(b);
-        for (pair, byte) in o.chunks_exact_mut(2).zip(bytes) {
-            pair[0] = E2M1[(byte & 15) as usize] * s;
-            pair[1] = E2M1[(byte >> 4) as usize] * s;
-        }
-    }
-}
-
-fn e8m0(b: u8) -> f32 {
-    match b {
-        0 => f32::from_bits(0x0040_0000),
-        255 => f32::NAN,
-        b => f32::from_bits(u32::from(b) << 23),
-    }
-}
-
-static E2M1: [f32; 16] =
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
-
-static E4M3: [f32; 256] = {
-    let mut t = [0.0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let (e, m) = ((i >> 3) & 15, (i & 7) as f32);
-        let magnitude = if i & 127 == 127 {
-            f32::NAN
-        } else if e == 0 {
-            m / 512.0
-        } else {
-            f32::from_bits(((e as u32) + 120) << 23) * (1.0 + m / 8.0)
+/// FP8 rows from any row on: block rows are decoded one by one, as the first may be entered in its middle.
+fn fp8_rows(data: &[u8], scales: Scales, block: [usize; 2], row: usize, cols: usize, out: &mut [f32]) {
+    let per_row = cols.div_ceil(block[1]);
+    let (mut row, mut out) = (row, out);
+    while !out.is_empty() {
+        let rows = (block[0] - row % block[0]).min(out.len() / cols);
+        let (now, later) = out.split_at_mut(rows * cols);
+        let first = row / block[0] * per_row;
+        let scales = match scales {
+            Scales::E8m0(b) => Scales::E8m0(&b[first..]),
+            Scales::F32(b) => Scales::F32(&b[4 * first..]),
         };
-        t[i] = if i & 128 == 0 { magnitude } else { -magnitude };
-        i += 1;
+        fp8_block::decode_unchecked(&data[row * cols..][..rows * cols], scales, cols, block, now);
+        row += rows;
+        out = later;
     }
-    t
-};
+}

@@ -2,12 +2,14 @@
 
 use std::ops::Range;
 
-use super::decode::{self, Form, Scales, Source};
+use super::decode::{self, Form, Source};
 use super::safetensors::{Dtype, Entry, SafeTensors, short};
 use super::spec::{self, Expect};
 use super::stored::{ScaleType, Stored};
 use super::{Checkpoint, Loc, Tensor};
 use crate::error::{Error, Result};
+use crate::numeric::fp8_block::{self, Scales};
+use crate::numeric::{act_fp4, nvfp4};
 
 /// A tensor found, with its storage form understood and its shape checked against the config.
 pub(super) struct Found<'a> {
@@ -140,7 +142,7 @@ impl Checkpoint {
     fn fp8(&self, loc: Loc, scale: Loc, expect: &Expect) -> Result<(Stored, Form<'_>, usize)> {
         let [rows, cols] = self.two_dims(loc, expect)?;
         let (file, entry) = self.entry(scale);
-        let [br, bc] = self.config.quant.weight_block_size.unwrap_or([128, 128]);
+        let [br, bc] = self.config.quant.weight_block_size.unwrap_or(fp8_block::BLOCK);
         let want = vec![rows.div_ceil(br), cols.div_ceil(bc)];
         if entry.shape != want {
             let message = format!(
@@ -161,7 +163,7 @@ impl Checkpoint {
             _ => return Err(self.wrong_dtype(scale, "F8_E8M0 or F32 for FP8 block scales")),
         };
         let stored = Stored::Fp8Block { rows: br, cols: bc, scale: kind };
-        Ok((stored, Form::Fp8 { scales, rows: br, cols: bc }, bytes.len()))
+        Ok((stored, Form::Fp8 { scales, block: [br, bc] }, bytes.len()))
     }
 
     fn fp4(
@@ -211,14 +213,14 @@ impl Checkpoint {
                 if !matches!(self.entry(s).1.dtype, Dtype::F8E8M0 | Dtype::U8) {
                     return Err(self.wrong_dtype(s, "F8_E8M0 for MXFP4 scales"));
                 }
-                let scales = block(s, 32)?;
+                let scales = block(s, act_fp4::BLOCK)?;
                 Ok((Stored::MxFp4, Form::Mx { scales }, scales.len()))
             }
             (None, Some(s)) => {
                 if self.entry(s).1.dtype != Dtype::F8E4M3 {
                     return Err(self.wrong_dtype(s, "F8_E4M3 for NVFP4 scales"));
                 }
-                let scales = block(s, 16)?;
+                let scales = block(s, nvfp4::BLOCK)?;
                 let global = self.scalar(name, "weight_scale_2")?.ok_or_else(|| {
                     self.at(loc, Error::input("NVFP4 weight without its tensor scale"))
                         .hint("expected `.weight_scale_2`")

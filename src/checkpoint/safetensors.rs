@@ -295,7 +295,7 @@ fn check_layout(entries: &mut [Entry], data_start: usize, total: usize) -> Resul
                 .hint("the file is damaged; two tensors cannot share a name"));
         }
     }
-    entries.sort_by(|a, b| (a.begin, a.end).cmp(&(b.begin, b.end)));
+    entries.sort_by_key(|a| (a.begin, a.end));
     let mut at = data_start;
     let mut before: Option<&Entry> = None;
     for e in entries.iter() {
@@ -328,12 +328,13 @@ fn check_layout(entries: &mut [Entry], data_start: usize, total: usize) -> Resul
     Ok(())
 }
 
-/// A name from the file, cut to a length an error message can carry.
+/// A name from the file as an error message can carry it: short, and without control characters for a terminal to obey.
 pub(super) fn short(name: &str) -> String {
+    let clean = |c: char| if c.is_control() { '?' } else { c };
     if name.chars().count() <= 160 {
-        name.into()
+        name.chars().map(clean).collect()
     } else {
-        name.chars().take(157).chain("...".chars()).collect()
+        name.chars().take(157).map(clean).chain("...".chars()).collect()
     }
 }
 

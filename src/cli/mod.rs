@@ -1,1 +1,3 @@
 //! One file a subcommand: arguments → plan → events → writers.
+
+pub mod inspect;
