@@ -41,9 +41,10 @@ impl Golden {
     }
     /// The golden of that name.
     pub fn parse(s: &str) -> Result<Golden> {
-        Golden::ALL.into_iter().find(|g| g.name() == s).ok_or_else(|| {
-            Error::usage(format!("there is no golden '{s}'")).hint("it is `ideal` or `qat`")
-        })
+        Golden::ALL
+            .into_iter()
+            .find(|g| g.name() == s)
+            .ok_or_else(|| Error::usage(format!("there is no golden '{s}'")).hint("it is `ideal` or `qat`"))
     }
     /// Its settings on top of the defaults.
     pub fn settings(self) -> Vec<(String, String)> {

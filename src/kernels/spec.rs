@@ -94,7 +94,8 @@ impl Spec {
                     let base = golden.knobs();
                     let mut back: Vec<(String, String)> = Vec::new();
                     for (path, _) in plan.overrides[own..].iter().flat_map(|o| &o.settings) {
-                        if path.split('.').next() == Some(site.name()) && !back.iter().any(|(p, _)| p == path) {
+                        if path.split('.').next() == Some(site.name()) && !back.iter().any(|(p, _)| p == path)
+                        {
                             back.push((path.clone(), base.get(path).unwrap_or_default()));
                         }
                     }
@@ -202,7 +203,9 @@ fn unknown(word: &str, removal: bool) -> Error {
     let knob = Knobs::default().get(word).is_some();
     match nearest(word, &names) {
         _ if knob => e.hint(format!("a knob needs a value: '{word}=…'; {list}")),
-        _ if Site::parse(word).is_some() => e.hint(format!("'{word}' is a site; name a preset or '{word}.KNOB=VALUE'; {list}")),
+        _ if Site::parse(word).is_some() => {
+            e.hint(format!("'{word}' is a site; name a preset or '{word}.KNOB=VALUE'; {list}"))
+        }
         Some(n) => e.hint(format!("did you mean '{}{n}'? {list}", if removal { "-" } else { "" })),
         None => e.hint(list),
     }
@@ -238,11 +241,14 @@ impl Scope {
         if self.layers.is_empty() && kind == Where::Any {
             return Ok(None);
         }
-        let named = |l: usize| self.layers.is_empty() || self.layers.iter().any(|(a, b)| (*a..=*b).contains(&l));
+        let named =
+            |l: usize| self.layers.is_empty() || self.layers.iter().any(|(a, b)| (*a..=*b).contains(&l));
         let found: Vec<usize> = (0..layers.len()).filter(|l| named(*l) && kind.holds(&layers[*l])).collect();
         if found.is_empty() {
-            return Err(Error::usage(format!("'{term}' has no layer to be planted in"))
-                .hint(format!("it needs a layer of kind '{}'; `dsv4 inspect` shows the schedule", kind.name())));
+            return Err(Error::usage(format!("'{term}' has no layer to be planted in")).hint(format!(
+                "it needs a layer of kind '{}'; `dsv4 inspect` shows the schedule",
+                kind.name()
+            )));
         }
         Ok(Some(found))
     }
