@@ -13,5 +13,6 @@ pub mod kernels;
 pub mod metrics;
 pub mod model;
 pub mod numeric;
+pub mod report;
 
 pub use error::{Error, ErrorKind, Result};

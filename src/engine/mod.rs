@@ -6,7 +6,9 @@ pub mod interrupt;
 pub mod load;
 pub mod pass;
 pub mod session;
+pub mod tap_shape;
+pub mod tap_sink;
 
 pub use load::Loader;
-pub use pass::{Progress, Quiet, for_each_layer, forward};
+pub use pass::{Progress, Quiet, for_each_layer, for_layers, forward};
 pub use session::{Schedule, Session};

@@ -6,6 +6,7 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::kernels::{KnobPlan, Mat, Ops};
 use crate::model::{LayerWeights, Observer, OuterWeights};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
@@ -34,21 +35,32 @@ pub fn for_each_layer<O: Ops + Clone + Send + 'static>(
     ops: &O,
     ckpt: &Arc<Checkpoint>,
     progress: &dyn Progress,
+    each: impl FnMut(usize, &LayerWeights<O>) -> Result<()>,
+) -> Result<()> {
+    for_layers(ops, ckpt, 0..ckpt.config().num_hidden_layers, progress, each)
+}
+
+/// [`for_each_layer`] over some layers only.
+pub fn for_layers<O: Ops + Clone + Send + 'static>(
+    ops: &O,
+    ckpt: &Arc<Checkpoint>,
+    layers: Range<usize>,
+    progress: &dyn Progress,
     mut each: impl FnMut(usize, &LayerWeights<O>) -> Result<()>,
 ) -> Result<()> {
-    let layers = ckpt.config().num_hidden_layers;
     let loader = Loader::new(ops.clone(), ckpt.clone());
     std::thread::scope(|scope| {
         let (tx, rx) = sync_channel(0);
+        let read = layers.clone();
         scope.spawn(move || {
-            for i in 0..layers {
+            for i in read {
                 // The receiver is gone when a layer failed: stop reading.
                 if tx.send(loader.layer(i)).is_err() {
                     return;
                 }
             }
         });
-        for i in 0..layers {
+        for i in layers {
             let w = rx.recv().map_err(|_| Error::bug("the reader thread stopped"))??;
             each(i, &w)?;
             progress.step();

@@ -289,6 +289,11 @@ impl Knobs {
             None => Err(unknown()),
         }
     }
+    /// The value of `site.knob` in words.
+    pub fn get(&self, path: &str) -> Option<String> {
+        let (site, knob) = path.split_once('.')?;
+        self.values().into_iter().find(|(s, k, _)| s.name() == site && *k == knob).map(|(_, _, v)| v)
+    }
     /// The settings that differ from `base`, as `site.knob=value` words.
     pub fn diff(&self, base: &Knobs) -> Vec<String> {
         self.values()

@@ -1,12 +1,14 @@
 //! Knobs, presets, faults, and the operations they steer.
 //!
 //! [`Ops`] is the trait the forward pass is written over; [`Cpu`] implements it for golden and
-//! for every emulation. [`Knobs`] is the space, [`presets`] its named points.
+//! for every emulation. [`Knobs`] is the space, [`presets`] and [`faults`] its named points,
+//! [`Spec`] the language that picks one.
 
 pub mod attention;
 pub mod attention_split;
 pub mod compress;
 pub mod cpu;
+pub mod faults;
 pub mod gemm;
 pub mod index;
 pub mod knobs;
@@ -15,12 +17,16 @@ pub mod mhc;
 pub mod moe;
 pub mod norm;
 pub mod ops;
+pub mod presets;
 pub mod rope;
 pub mod round;
 pub mod simd;
+pub mod spec;
 pub mod values;
 
 pub use cpu::Cpu;
 pub use knobs::{Class, KnobDef, KnobPlan, Knobs, Phase, Site};
 pub use mat::{Index, Mat};
 pub use ops::Ops;
+pub use presets::Golden;
+pub use spec::Spec;

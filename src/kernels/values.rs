@@ -12,15 +12,19 @@ pub trait KnobValue: Copy + PartialEq + fmt::Debug + Sized {
     fn choices() -> String;
 }
 
+/// Largest number a knob takes: above every width and split count that makes sense, below what a
+/// loop or an allocation of that size would hurt.
+const MAX_NUMBER: u32 = 1 << 20;
+
 impl KnobValue for u32 {
     fn parse(s: &str) -> Option<Self> {
-        s.parse().ok()
+        s.parse().ok().filter(|v| *v <= MAX_NUMBER)
     }
     fn print(&self) -> String {
         self.to_string()
     }
     fn choices() -> String {
-        "a whole number".into()
+        format!("a whole number up to {MAX_NUMBER}")
     }
 }
 

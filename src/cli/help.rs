@@ -1,0 +1,55 @@
+//! Worked examples below each command's flags.
+
+pub const TOP: &str = "\
+Examples:
+  dsv4 diff-layers                          what do fast kernels change, layer by layer?
+  dsv4 inspect /models/DeepSeek-V4-Flash    what is this checkpoint, is it complete?
+  dsv4 dump --out golden.safetensors        every intermediate tensor of an exact run
+  dsv4 kernels list                         every site, knob, preset and fault
+
+The built-in model builtin:pico is used wherever no model is named.
+Exit codes: 0 all well, 1 a difference was found, 2 wrong usage, 3 bad input, 4 device
+unavailable, 5 nothing was compared, 70 a bug of ours, 130 interrupted.";
+
+pub const INSPECT: &str = "\
+Examples:
+  dsv4 inspect                              the built-in model
+  dsv4 inspect /models/DeepSeek-V4-Flash    a downloaded checkpoint
+  dsv4 inspect MODEL --json | jq .verdict   for a script";
+
+pub const DIFF_LAYERS: &str = "\
+Examples:
+  dsv4 diff-layers                                     all performance kernels, built-in model
+  dsv4 diff-layers --kernels splitk-mma,mhc-bf16       two of them
+  dsv4 diff-layers --kernels all,-mhc                  all but those of one site
+  dsv4 diff-layers --kernels attn.splits=8@3@decode    one knob, one layer, decode steps only
+  dsv4 diff-layers --model DIR --against dump.safetensors";
+
+pub const DUMP: &str = "\
+Taps are named like `layers.3.attn.out`; `layers.*` stands for every layer. Without --taps the
+file holds every tap but `indexer.scores` (tokens x entries numbers a layer), which a glob that
+matches it, such as '*', adds. `tokens` is always in the file: comparing needs it. Taps a layer
+does not have, or that are still empty at this length, are left out. The file appears when it is
+complete; an error or Ctrl-C leaves nothing behind.
+
+Examples:
+  dsv4 dump --out golden.safetensors
+      every tap of golden for the built-in prompt of the built-in model
+  dsv4 dump --prompt 'the velvet lynx' --kernels all --out fast.safetensors
+      the same through the performance kernels
+  dsv4 dump --model DIR --token-ids ids.json --taps 'layers.*.out,logits' --out x.safetensors
+      residual streams and logits of a checkpoint for exact token ids
+  dsv4 dump --decode-last 16 --from 2016 --out tail.safetensors
+      16 decode steps, and only their rows";
+
+pub const KERNELS: &str = "\
+Examples:
+  dsv4 kernels list                               everything, readable
+  dsv4 kernels list --json | jq '.faults[].name'  for a script
+
+A kernel spec is a comma list, later words winning:
+  splitk-mma,kv-fp8         presets (faults are named in the same way)
+  all,-mhc                  every performance preset, but not what they do at site mhc
+  attn.splits=8             one knob
+  splitk-mma@3              in layer 3 only; also @0+2-5, @prefill, @decode
+  none                      golden itself";
