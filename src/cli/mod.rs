@@ -1,5 +1,6 @@
 //! One file a subcommand: arguments → plan → events → writers.
 
+pub mod diff_layers;
 pub mod dump;
 mod help;
 pub mod inspect;
@@ -72,19 +73,6 @@ impl Command {
             Command::Dump(a) => dump::run(a, global, out),
             Command::Kernels(a) => kernels::run(a, out),
         }
-    }
-}
-
-/// Holds the command's place until its own file is registered here.
-mod diff_layers {
-    use super::*;
-
-    /// Compare golden with a candidate path, layer by layer
-    #[derive(Debug, Clone, Args)]
-    pub struct DiffLayersArgs {}
-
-    pub fn run(_: &DiffLayersArgs, _: &Globals, _: &mut dyn Write) -> Result<i32> {
-        Err(Error::usage("this build has no diff-layers"))
     }
 }
 

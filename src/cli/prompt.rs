@@ -178,9 +178,14 @@ fn ids(bytes: &[u8]) -> Result<Vec<u32>> {
 }
 
 /// 128-bit FNV-1a.
-fn hash(tokens: &[u32]) -> String {
+pub fn hash(tokens: &[u32]) -> String {
+    hash_bytes(tokens.iter().flat_map(|t| t.to_le_bytes()))
+}
+
+/// 128-bit FNV-1a in hex: an identity, not a cryptographic one.
+pub fn hash_bytes(bytes: impl IntoIterator<Item = u8>) -> String {
     let mut h: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    for b in tokens.iter().flat_map(|t| t.to_le_bytes()) {
+    for b in bytes {
         h = (h ^ u128::from(b)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
     }
     format!("{h:032x}")

@@ -1,4 +1,6 @@
 //! Writers. They compute nothing, and nothing they make is ever seen half-written.
 
+pub mod layers;
+pub mod run_dir;
 pub mod safetensors_writer;
 pub mod temp;

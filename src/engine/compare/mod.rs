@@ -24,7 +24,7 @@ mod rows;
 
 pub use against::{Against, AgainstOptions, against_dump};
 pub use candidate::{Candidate, CandidateOptions, against_candidate};
-pub use judge::{Precision, Verdict};
+pub use judge::{Precision, Verdict, short};
 pub use rows::{IndexCounts, TapRow};
 
 /// What a lane is for.

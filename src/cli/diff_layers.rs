@@ -1,0 +1,405 @@
+//! `dsv4 diff-layers`: golden against a candidate path, or against a dump made elsewhere.
+
+use super::progress::Bar;
+use super::prompt::{Prompt, PromptArgs};
+use super::table::{Column, grouped, table, wrapped};
+use super::{Globals, write_json, write_text};
+use crate::checkpoint::{BUILTINS, Checkpoint};
+use crate::engine::compare::{
+    AgainstOptions, CandidateOptions, Precision, TapRow, Verdict, against_candidate, against_dump, short,
+};
+use crate::engine::dump::Dump;
+use crate::engine::{Loader, Schedule};
+use crate::error::{Error, ErrorKind, Result, exit};
+use crate::kernels::{Cpu, Golden, Spec};
+use crate::metrics::{Limits, Status};
+use crate::report::layers;
+use crate::report::run_dir::{RunDir, now};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Compare golden with a candidate path, or with a dump made elsewhere, layer by layer
+#[derive(Debug, Clone, clap::Args)]
+pub struct DiffLayersArgs {
+    /// A directory with config.json and *.safetensors, or builtin:pico
+    #[arg(long, value_name = "MODEL", default_value = BUILTINS[0])]
+    pub model: String,
+    /// Prompt.
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    /// A dump (file, or directory of shards) to compare golden with, instead of a candidate
+    #[arg(long, value_name = "DUMP", conflicts_with_all = ["kernels", "decode_last", "chunk"])]
+    pub against: Option<PathBuf>,
+    /// Exact path: ideal (all f32) or qat (the official script's fake quantisation). Against a dump
+    /// the default is whichever explains it better
+    #[arg(long, value_name = "ideal|qat", value_parser = Golden::parse)]
+    pub golden: Option<Golden>,
+    /// Kernels of the candidate [default: all]; `dsv4 kernels list` shows presets, faults and knobs
+    #[arg(long, value_name = "SPEC", env = "DSV4_KERNELS", allow_hyphen_values = true)]
+    pub kernels: Option<Spec>,
+    /// Run the last N positions through the decode phase, one by one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub decode_last: usize,
+    /// Prefill in chunks of N tokens, carrying state across; 0 = in one go
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub chunk: usize,
+    /// Arithmetic of the run that made the dump [default: inferred]
+    #[arg(long, value_name = "f32|tf32|f16|bf16", value_parser = parse_precision)]
+    pub dump_precision: Option<Precision>,
+    /// Excess up to which a tap is ok
+    #[arg(long, value_name = "X", default_value_t = 2.0)]
+    pub ok: f64,
+    /// Excess up to which a tap is elevated; above it is suspect
+    #[arg(long, value_name = "X", default_value_t = 8.0)]
+    pub elevated: f64,
+    /// Run directory for CSV and JSON [default: dsv4-runs/diff-layers-<hash of the inputs>]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object (schema dsv4.diff-layers/1) instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_precision(s: &str) -> std::result::Result<Precision, String> {
+    Precision::parse(s).ok_or_else(|| "it is f32, tf32, f16 or bf16".into())
+}
+
+/// What a comparison came to, whichever kind it was.
+struct Outcome {
+    verdict: Verdict,
+    rows: Vec<TapRow>,
+    /// Facts for the head of the report and for the JSON.
+    facts: Vec<(&'static str, Value)>,
+}
+
+/// Runs the command; the result is the exit code.
+pub fn run(args: &DiffLayersArgs, global: &Globals, out: &mut dyn Write) -> Result<i32> {
+    let limits = Limits::new(args.ok, args.elevated)?;
+    let checkpoint = Arc::new(Checkpoint::open(&args.model)?);
+    checkpoint.check()?;
+    let outcome = match &args.against {
+        Some(path) => against(args, global, &checkpoint, path, limits)?,
+        None => candidate(args, global, &checkpoint, limits)?,
+    };
+    let object = object(args, &checkpoint, &outcome);
+    let dir = save(args, global, &object, &outcome)?;
+    if args.json {
+        write_json(out, &object)?;
+    } else {
+        write_text(out, &text(args, &outcome, dir.as_deref()))?;
+    }
+    Ok(if outcome.verdict.status == Status::Suspect { exit::DIFFERENCE } else { exit::OK })
+}
+
+fn candidate(
+    args: &DiffLayersArgs,
+    global: &Globals,
+    checkpoint: &Arc<Checkpoint>,
+    limits: Limits,
+) -> Result<Outcome> {
+    let prompt = args.prompt.load(checkpoint)?;
+    prompt.notes.iter().for_each(|n| global.note(n));
+    let layers = &checkpoint.config().layers;
+    let golden = args.golden.unwrap_or_default();
+    let spec = args.kernels.clone().map_or_else(|| "all".parse(), Ok)?;
+    let options = CandidateOptions {
+        golden: Spec::default().plan(golden, layers)?,
+        candidate: spec.plan(golden, layers)?,
+        schedule: Schedule { chunk: args.chunk, decode_last: args.decode_last },
+        limits,
+    };
+    let outer = Loader::new(Cpu, checkpoint.clone()).outer()?;
+    let bar = Bar::new(global.quiet);
+    let mut c = against_candidate(&Cpu, checkpoint, &outer, &prompt.tokens, &options, &bar)?;
+    if c.identical {
+        c.verdict.why = "the candidate changed no bit of any tap".into();
+    }
+    let mut facts = vec![
+        ("golden", json!(golden.name())),
+        ("kernels", json!(spec.to_string())),
+        ("chunk", json!(args.chunk)),
+        ("decode_last", json!(args.decode_last.min(prompt.tokens.len()))),
+        ("identical", json!(c.identical)),
+        ("logits", serde_json::to_value(c.logits).unwrap_or_default()),
+    ];
+    facts.extend(prompt_facts(&prompt));
+    Ok(Outcome { verdict: c.verdict, rows: c.rows, facts })
+}
+
+fn prompt_facts(p: &Prompt) -> Vec<(&'static str, Value)> {
+    vec![("tokens", json!(p.tokens.len())), ("prompt", json!({"origin": p.origin, "hash": p.hash}))]
+}
+
+fn against(
+    args: &DiffLayersArgs,
+    global: &Globals,
+    checkpoint: &Arc<Checkpoint>,
+    path: &std::path::Path,
+    limits: Limits,
+) -> Result<Outcome> {
+    let config = checkpoint.config();
+    let dump = Dump::open(path, config)?;
+    if dump.ids().is_empty() {
+        return Err(Error::new(ErrorKind::NothingCompared, "the dump has no tap in common with this model")
+            .file(path)
+            .hint("tap names look like layers.0.attn.out; `dsv4 dump` shows what golden would write"));
+    }
+    let given =
+        args.prompt.prompt.is_some() || args.prompt.prompt_file.is_some() || args.prompt.token_ids.is_some();
+    let prompt = if given { Some(args.prompt.load(checkpoint)?) } else { None };
+    let (tokens, origin) = match (&prompt, &dump.tokens) {
+        (Some(p), _) => (p.tokens.clone(), p.origin.clone()),
+        (None, Some(t)) if dump.first_position == 0 => (t.clone(), "tokens of the dump".to_string()),
+        (None, Some(_)) => {
+            return Err(Error::usage(format!(
+                "the dump starts at position {}, so its own tokens are not the whole prompt",
+                dump.first_position
+            ))
+            .file(path)
+            .hint("give the whole prompt with --token-ids, --prompt or --prompt-file"));
+        }
+        (None, None) => {
+            return Err(Error::usage("the dump holds no `tokens`, and no prompt was given")
+                .file(path)
+                .hint("give the prompt with --token-ids, --prompt or --prompt-file"));
+        }
+    };
+    let mut facts = vec![
+        ("dump", json!(path.display().to_string())),
+        ("first_position", json!(dump.first_position)),
+        ("tokens", json!(tokens.len())),
+        ("prompt", json!({"origin": origin, "hash": super::prompt::hash(&tokens)})),
+    ];
+    if let (Some(p), Some(t)) = (&prompt, &dump.tokens)
+        && let Some(why) = tokens_differ(&p.tokens, t, dump.first_position)
+    {
+        let verdict =
+            Verdict { status: Status::Suspect, layer: None, site: None, tap: Some("tokens".into()), why };
+        return Ok(Outcome { verdict, rows: Vec::new(), facts });
+    }
+    let outer = Loader::new(Cpu, checkpoint.clone()).outer()?;
+    let bar = Bar::new(global.quiet);
+    let compare = |golden: Golden| {
+        let options = AgainstOptions {
+            golden: Spec::default().plan(golden, &config.layers)?,
+            golden_quantises: golden == Golden::Qat,
+            precision: args.dump_precision,
+            limits,
+        };
+        against_dump(&Cpu, checkpoint, &outer, &tokens, &dump, &options, &bar)
+    };
+    let mut golden = args.golden.unwrap_or_default();
+    let mut best = compare(golden)?;
+    // A run with the official quantisation points is no fault: see whether they explain it.
+    if args.golden.is_none() && best.verdict.status > Status::Ok {
+        let bad = |a: &crate::engine::compare::Against| {
+            let of = |s: Status| a.rows.iter().filter(|r| r.status == s).count();
+            (of(Status::Suspect), of(Status::Elevated))
+        };
+        match compare(Golden::Qat) {
+            Ok(qat) if bad(&qat) < bad(&best) => (golden, best) = (Golden::Qat, qat),
+            // A head width without a Hadamard matrix has no golden qat.
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::Input => {}
+            Err(e) => return Err(e),
+        }
+    }
+    facts.push(("golden", json!(golden.name())));
+    facts
+        .push(("golden_from", json!(if args.golden.is_some() { "given" } else { "explains the dump best" })));
+    facts.push(("precision", json!(best.precision.name())));
+    facts.push(("precision_from", json!(best.precision_from)));
+    facts.push(("ignored", json!(best.ignored)));
+    Ok(Outcome { verdict: best.verdict, rows: best.rows, facts })
+}
+
+/// Says how the prompt and the dump's tokens differ.
+fn tokens_differ(prompt: &[u32], dump: &[u32], first: usize) -> Option<String> {
+    let mine = prompt.get(first..).unwrap_or_default();
+    if let Some(i) = mine.iter().zip(dump).position(|(a, b)| a != b) {
+        return Some(format!(
+            "the prompt is not the one the dump was made for: position {} is token {} here and {} there",
+            first + i,
+            mine[i],
+            dump[i]
+        ));
+    }
+    (mine.len() != dump.len()).then(|| {
+        format!(
+            "the prompt is not the one the dump was made for: it has {} tokens from position {first} on, the dump {}",
+            mine.len(),
+            dump.len()
+        )
+    })
+}
+
+fn object(args: &DiffLayersArgs, checkpoint: &Checkpoint, o: &Outcome) -> Value {
+    let mut v = json!({
+        "schema": "dsv4.diff-layers/1",
+        "verdict": o.verdict,
+        "model": checkpoint.source(),
+        "fingerprint": checkpoint.fingerprint(),
+        "mode": if args.against.is_some() { "dump" } else { "candidate" },
+        "limits": {"ok": args.ok, "elevated": args.elevated},
+    });
+    for (name, value) in &o.facts {
+        v[*name] = value.clone();
+    }
+    v["rows"] = serde_json::to_value(&o.rows).unwrap_or_default();
+    v
+}
+
+/// Writes the run directory. The default one is a convenience: where it cannot be written the
+/// result is still printed.
+fn save(args: &DiffLayersArgs, global: &Globals, object: &Value, o: &Outcome) -> Result<Option<PathBuf>> {
+    let path = args.out.clone().unwrap_or_else(|| {
+        let key = super::prompt::hash_bytes(
+            ["fingerprint", "prompt", "golden", "kernels", "dump", "chunk", "decode_last", "limits"]
+                .iter()
+                .flat_map(|k| object[*k].to_string().into_bytes()),
+        );
+        PathBuf::from("dsv4-runs").join(format!("diff-layers-{}", &key[..8]))
+    });
+    let write = || -> Result<()> {
+        let dir = RunDir::create(&path)?;
+        layers::write(&dir, &o.rows, object)?;
+        dir.json("summary.json", object)?;
+        dir.json(
+            "manifest.json",
+            &json!({
+                "schema": "dsv4.run/1",
+                "command": "diff-layers",
+                "arguments": std::env::args().skip(1).collect::<Vec<_>>(),
+                "version": env!("CARGO_PKG_VERSION"),
+                "finished_unix": now(),
+                "device": "cpu",
+                "threads": rayon::current_num_threads(),
+                "model": object["model"],
+                "fingerprint": object["fingerprint"],
+                "prompt": object["prompt"],
+                "kernels": object["kernels"],
+                "golden": object["golden"],
+            }),
+        )
+    };
+    match write() {
+        Ok(()) => Ok(Some(path)),
+        Err(e) if args.out.is_some() => Err(e),
+        Err(e) => {
+            global.note(&format!("no run directory was written: {}", e.message()));
+            Ok(None)
+        }
+    }
+}
+
+/// The report for people: verdict, evidence, how to repeat it.
+fn text(args: &DiffLayersArgs, o: &Outcome, dir: Option<&std::path::Path>) -> String {
+    let v = &o.verdict;
+    let place = match (v.layer, &v.site) {
+        (Some(l), Some(s)) => format!(": layer {l}, site {s}"),
+        (None, Some(s)) => format!(": site {s}"),
+        _ => String::new(),
+    };
+    let mut t = format!("{}{place}\n", v.status.to_string().to_uppercase());
+    t += &wrapped(&v.why, 2);
+    t += "\n\n";
+    let fact = |k: &str| o.facts.iter().find(|(n, _)| *n == k).map(|(_, v)| v.clone()).unwrap_or_default();
+    let word = |k: &str| fact(k).as_str().unwrap_or_default().to_string();
+    let tokens = grouped(fact("tokens").as_u64().unwrap_or(0));
+    let head = match &args.against {
+        Some(d) => {
+            let precision = if o.rows.is_empty() {
+                String::new()
+            } else {
+                format!(", {} arithmetic ({})", word("precision"), word("precision_from"))
+            };
+            format!("dump {}, {tokens} tokens, golden {}{precision}", d.display(), word("golden"))
+        }
+        None => format!(
+            "model {}, {tokens} tokens, golden {}, candidate {}",
+            args.model,
+            word("golden"),
+            word("kernels")
+        ),
+    };
+    t += &wrapped(&head, 0);
+    t += "\n";
+    if !o.rows.is_empty() {
+        t.push('\n');
+        t += &layer_table(&o.rows);
+        t += "\n\nrel_l2: total error against golden. born: error this site adds to inputs that are\nequal on both sides. floor: what the declared formats and precision explain.\nexcess: born / floor. top-k: overlap of selected entries or experts.\n";
+    }
+    if let Some(l) = fact("logits").as_object() {
+        let n = |k: &str| l.get(k).and_then(Value::as_f64).unwrap_or(f64::NAN);
+        t += &format!(
+            "\nlogits: KL(golden|candidate) mean {:.2e}, max {:.2e}; top-1 agrees {:.2} % of {}\n",
+            n("mean_kl"),
+            n("max_kl"),
+            100.0 * n("top1_rate"),
+            grouped(n("rows") as u64)
+        );
+    }
+    if let Some(list) = fact("ignored").as_array().filter(|l| !l.is_empty()) {
+        let names: Vec<&str> = list.iter().filter_map(Value::as_str).take(4).collect();
+        t += &wrapped(&format!("ignored {} tensors that are no taps: {} …", list.len(), names.join(", ")), 0);
+        t.push('\n');
+    }
+    match dir {
+        Some(d) => {
+            t += &format!("\nwrote {}/ (layers.csv, index.csv, router.csv, summary.json, …)\n", d.display())
+        }
+        None => t += "\nwrote no files\n",
+    }
+    t
+}
+
+/// One line a layer and site: the worst tap of it.
+fn layer_table(rows: &[TapRow]) -> String {
+    let mut groups: Vec<(Option<usize>, &str, Vec<&TapRow>)> = Vec::new();
+    for r in rows {
+        match groups.iter_mut().find(|(l, s, _)| *l == r.layer && *s == r.site) {
+            Some(g) => g.2.push(r),
+            None => groups.push((r.layer, &r.site, vec![r])),
+        }
+    }
+    let cells = groups.iter().map(|(layer, site, rows)| {
+        let worst = rows
+            .iter()
+            .filter(|r| r.index.is_none())
+            .max_by(|a, b| a.status.cmp(&b.status).then(a.excess.total_cmp(&b.excess)));
+        let status = rows.iter().map(|r| r.status).max().unwrap_or(Status::Ok);
+        let inherited = status == Status::Ok && rows.iter().any(|r| r.inherited);
+        let overlap = rows
+            .iter()
+            .find_map(|r| r.index.as_ref())
+            .map_or(String::new(), |i| format!("{:.3}", i.isolated_overlap.unwrap_or(i.overlap)));
+        let number = |f: fn(&TapRow) -> f64| worst.map_or(String::new(), |r| format!("{:.1e}", f(r)));
+        vec![
+            layer.map_or("-".into(), |l| l.to_string()),
+            rows[0].kind.to_string(),
+            site.to_string(),
+            number(|r| r.rel_l2),
+            number(|r| r.local_rel_l2),
+            number(|r| r.floor),
+            worst.map_or(String::new(), |r| short(r.excess)),
+            overlap,
+            if inherited { "inherited".into() } else { status.to_string() },
+        ]
+    });
+    table(
+        &[
+            ("layer", Column::Number),
+            ("kind", Column::Word),
+            ("site", Column::Word),
+            ("rel_l2", Column::Number),
+            ("born", Column::Number),
+            ("floor", Column::Number),
+            ("excess", Column::Number),
+            ("top-k", Column::Number),
+            ("verdict", Column::Word),
+        ],
+        cells,
+    )
+}
