@@ -304,7 +304,7 @@ fn text(args: &DiffLayersArgs, o: &Outcome, dir: Option<&std::path::Path>) -> St
     };
     let mut t = format!("{}{place}\n", v.status.to_string().to_uppercase());
     t += &wrapped(&v.why, 2);
-    t += "\n\n";
+    t += "\n";
     let fact = |k: &str| o.facts.iter().find(|(n, _)| *n == k).map(|(_, v)| v.clone()).unwrap_or_default();
     let word = |k: &str| fact(k).as_str().unwrap_or_default().to_string();
     let tokens = grouped(fact("tokens").as_u64().unwrap_or(0));
@@ -325,16 +325,17 @@ fn text(args: &DiffLayersArgs, o: &Outcome, dir: Option<&std::path::Path>) -> St
         ),
     };
     t += &wrapped(&head, 0);
-    t += "\n";
     if !o.rows.is_empty() {
         t.push('\n');
         t += &layer_table(&o.rows);
-        t += "\n\nrel_l2: total error against golden. born: error this site adds to inputs that are\nequal on both sides. floor: what the declared formats and precision explain.\nexcess: born / floor. top-k: overlap of selected entries or experts.\n";
+        t += "\nA row shows the worst tap of a site. rel_l2: total error against golden. born: error\n\
+              added to inputs that are equal on both sides. floor: what declared formats and\n\
+              precision explain. excess: born / floor. top-k: overlap of the selections.\n";
     }
     if let Some(l) = fact("logits").as_object() {
         let n = |k: &str| l.get(k).and_then(Value::as_f64).unwrap_or(f64::NAN);
         t += &format!(
-            "\nlogits: KL(golden|candidate) mean {:.2e}, max {:.2e}; top-1 agrees {:.2} % of {}\n",
+            "\nlogits: KL(golden|candidate) mean {:.1e}, max {:.1e}; top-1 equal {:.2} % of {}\n",
             n("mean_kl"),
             n("max_kl"),
             100.0 * n("top1_rate"),
@@ -348,7 +349,7 @@ fn text(args: &DiffLayersArgs, o: &Outcome, dir: Option<&std::path::Path>) -> St
     }
     match dir {
         Some(d) => {
-            t += &format!("\nwrote {}/ (layers.csv, index.csv, router.csv, summary.json, …)\n", d.display())
+            t += &format!("\nwrote {}/: layers, index, router, logits .csv; summary.json\n", d.display())
         }
         None => t += "\nwrote no files\n",
     }

@@ -28,6 +28,7 @@ pub fn table(columns: &[(&str, Column)], rows: impl IntoIterator<Item = Vec<Stri
     }
     for (i, (_, kind)) in columns.iter().enumerate() {
         if let Some(c) = t.column_mut(i) {
+            c.set_padding((0, 1));
             match kind {
                 Column::Word => {
                     c.set_constraint(ColumnConstraint::ContentWidth);

@@ -335,7 +335,9 @@ impl Ops for Cpu {
         moe::select(logits, bias, table, s, k)
     }
     fn router_weights(&self, logits: &Mat, ids: &Index, s: &MoeShape, k: &RouterKnobs) -> Mat {
-        moe::weights(logits, ids, s, k)
+        let mut w = moe::weights(logits, ids, s, k);
+        round(&mut w, k.logits_dtype);
+        w
     }
     fn experts(
         &self,

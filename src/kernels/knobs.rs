@@ -236,7 +236,7 @@ knobs! {
     /// Router: logits, selection, weights.
     RouterKnobs router Router {
         in_dtype: Fmt = Fmt::F32, Format, "dtype of the input and weights of the gate";
-        logits_dtype: Fmt = Fmt::F32, Format, "dtype of the logits";
+        logits_dtype: Fmt = Fmt::F32, Format, "dtype of the logits and of the weights";
         table: TableDtype = TableDtype::Int, Semantic, "dtype the hash table went through";
         scale: Scale = Scale::Once, Semantic, "how often the routed scaling factor is applied";
         bias: bool = true, Semantic, "selection uses the correction bias";

@@ -78,7 +78,7 @@ pub fn against_dump<O: Ops + Clone + Send + 'static>(
             rows = run(ops, ckpt, outer, tokens, dump, options, precision, progress)?;
         }
     }
-    let context = format!("{} arithmetic", precision.name());
+    let context = format!("{} arithmetic explains", precision.name());
     let v = verdict(&rows, &context, |row| gap(row, dump, c));
     Ok(Against { verdict: v, rows, precision, precision_from: from, ignored: dump.ignored.clone() })
 }

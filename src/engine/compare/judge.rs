@@ -68,7 +68,7 @@ pub fn verdict(rows: &[TapRow], context: &str, gap: impl Fn(&TapRow) -> Option<S
             layer: None,
             site: None,
             tap: None,
-            why: format!("{} taps agree with golden within what {context} explains{most}", rows.len()),
+            why: format!("{} taps agree with golden within what {context}{most}", rows.len()),
         };
     };
     let mut why = match &row.index {
@@ -77,7 +77,7 @@ pub fn verdict(rows: &[TapRow], context: &str, gap: impl Fn(&TapRow) -> Option<S
             row.tap, ix.local_overlap, ix.real_flips
         ),
         None => format!(
-            "recomputed from its own inputs, {} is off by rel_l2 {:.2e}; {context} explains {:.2e} (excess {})",
+            "recomputed from its own inputs, {} is off by rel_l2 {:.2e}; {context} {:.2e} (excess {})",
             row.tap,
             row.local_rel_l2,
             row.floor,
@@ -105,5 +105,9 @@ pub fn short(x: f64) -> String {
     if !x.is_finite() {
         return if x.is_nan() { "not measured".into() } else { "beyond any".into() };
     }
-    if x < 99.95 { format!("{x:.1}") } else { format!("{x:.0}") }
+    match x {
+        x if x < 99.95 => format!("{x:.1}"),
+        x if x < 9999.5 => format!("{x:.0}"),
+        x => format!("{x:.0e}"),
+    }
 }
