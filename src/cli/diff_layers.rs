@@ -66,6 +66,11 @@ fn parse_precision(s: &str) -> std::result::Result<Precision, String> {
     Precision::parse(s).ok_or_else(|| "it is f32, tf32, f16 or bf16".into())
 }
 
+/// Said when both sides agree to the bit: they share every line of code, so they would share a
+/// mistake in it too.
+const SAME_BITS: &str = "the candidate changed no bit of any tap. Both sides ran the same code: this is no \
+                         independent evidence that golden is right (the golden vectors are)";
+
 /// What a comparison came to, whichever kind it was.
 struct Outcome {
     verdict: Verdict,
@@ -109,12 +114,13 @@ fn candidate(
         candidate: spec.plan(golden, layers)?,
         schedule: Schedule { chunk: args.chunk, decode_last: args.decode_last },
         limits,
+        config: None,
     };
     let outer = Loader::new(Cpu, checkpoint.clone()).outer()?;
     let bar = Bar::new(global.quiet);
     let mut c = against_candidate(&Cpu, checkpoint, &outer, &prompt.tokens, &options, &bar)?;
     if c.identical {
-        c.verdict.why = "the candidate changed no bit of any tap".into();
+        c.verdict.why = SAME_BITS.into();
     }
     let mut facts = vec![
         ("golden", json!(golden.name())),
@@ -328,14 +334,14 @@ fn text(args: &DiffLayersArgs, o: &Outcome, dir: Option<&std::path::Path>) -> St
     if !o.rows.is_empty() {
         t.push('\n');
         t += &layer_table(&o.rows);
-        t += "\nA row shows the worst tap of a site. rel_l2: total error against golden. born: error\n\
-              added to inputs that are equal on both sides. floor: what declared formats and\n\
-              precision explain. excess: born / floor. top-k: overlap of the selections.\n";
+        t += "\nA row shows the worst tap of a site. rel_l2: total error against golden. born:\n\
+              error added to inputs that are equal on both sides. floor: what the declared\n\
+              formats and precision explain. excess: born / floor. top-k: overlap of the selections.\n";
     }
     if let Some(l) = fact("logits").as_object() {
         let n = |k: &str| l.get(k).and_then(Value::as_f64).unwrap_or(f64::NAN);
         t += &format!(
-            "\nlogits: KL(golden|candidate) mean {:.1e}, max {:.1e}; top-1 equal {:.2} % of {}\n",
+            "\nlogits: KL(golden|candidate) mean {:.1e}, max {:.1e}; top-1 {:.2} % of {}\n",
             n("mean_kl"),
             n("max_kl"),
             100.0 * n("top1_rate"),

@@ -6,6 +6,7 @@ Examples:
   dsv4 inspect /models/DeepSeek-V4-Flash    what is this checkpoint, is it complete?
   dsv4 dump --out golden.safetensors        every intermediate tensor of an exact run
   dsv4 kernels list                         every site, knob, preset and fault
+  dsv4 selftest                             would this tool see a fault if there were one?
 
 The built-in model builtin:pico is used wherever no model is named.
 Exit codes: 0 all well, 1 a difference was found, 2 wrong usage, 3 bad input, 4 device
@@ -53,3 +54,9 @@ A kernel spec is a comma list, later words winning:
   attn.splits=8             one knob
   splitk-mma@3              in layer 3 only; also @0+2-5, @prefill, @decode
   none                      golden itself";
+
+pub const SELFTEST: &str = "\
+Examples:
+  dsv4 selftest                          every fault at its first and last possible layer
+  dsv4 selftest --fault sink             only faults of the attention sink
+  dsv4 selftest --every-layer --out DIR  all layers; the table as Markdown and JSON";

@@ -8,6 +8,7 @@ pub mod kernels;
 pub mod path;
 pub mod progress;
 pub mod prompt;
+pub mod selftest;
 pub mod table;
 
 use crate::engine::interrupt;
@@ -59,12 +60,14 @@ enum Command {
     Dump(dump::DumpArgs),
     #[command(after_help = help::KERNELS)]
     Kernels(kernels::KernelsArgs),
+    #[command(after_help = help::SELFTEST)]
+    Selftest(selftest::SelftestArgs),
 }
 
 impl Command {
     /// True if it runs the engine, which looks at [`interrupt`] and cleans up by itself.
     fn stops_itself(&self) -> bool {
-        matches!(self, Command::DiffLayers(_) | Command::Dump(_))
+        matches!(self, Command::DiffLayers(_) | Command::Dump(_) | Command::Selftest(_))
     }
     fn run(&self, global: &Globals, out: &mut dyn Write) -> Result<i32> {
         match self {
@@ -72,6 +75,7 @@ impl Command {
             Command::DiffLayers(a) => diff_layers::run(a, global, out),
             Command::Dump(a) => dump::run(a, global, out),
             Command::Kernels(a) => kernels::run(a, out),
+            Command::Selftest(a) => selftest::run(a, global, out),
         }
     }
 }

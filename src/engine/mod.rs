@@ -5,6 +5,7 @@ pub mod dump;
 pub mod interrupt;
 pub mod load;
 pub mod pass;
+pub mod selftest;
 pub mod session;
 pub mod tap_shape;
 pub mod tap_sink;

@@ -5,7 +5,7 @@ use super::judge::{Precision, Verdict, verdict};
 use super::observer::Comparer;
 use super::rows::{FloorRule, Judging, TapRow};
 use super::{NOISE, Role};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Config};
 use crate::engine::pass::{Progress, for_each_layer};
 use crate::engine::session::{Schedule, Session};
 use crate::error::Result;
@@ -28,6 +28,8 @@ pub struct CandidateOptions {
     pub schedule: Schedule,
     /// Limits on excess.
     pub limits: Limits,
+    /// Configuration instead of the checkpoint's (a lower clamp exercises the clamp).
+    pub config: Option<Config>,
 }
 
 /// The comparison.
@@ -54,7 +56,7 @@ pub fn against_candidate<O: Ops + Clone + Send + 'static>(
     options: &CandidateOptions,
     progress: &dyn Progress,
 ) -> Result<Candidate> {
-    let c = ckpt.config();
+    let c = options.config.as_ref().unwrap_or(ckpt.config());
     let rule = FloorRule::new(Precision::F32, c.hc_mult * c.hidden_size);
     let session = Session::new(ops, c, tokens, options.schedule)?;
     let mut noise = options.golden.clone();
