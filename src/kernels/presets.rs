@@ -149,7 +149,7 @@ pub const PRESETS: &[Preset] = &[
         name: "triton-indexer",
         kind: PresetKind::Performance,
         phase: None,
-        settings: "indexer.in_dtype=bf16,indexer.q_dtype=bf16,indexer.k_dtype=bf16",
+        settings: "indexer.q_dtype=bf16,indexer.k_dtype=bf16",
         doc: "index scores from bf16 queries and keys, products and sums in f32",
         source: "Triton fallbacks for GPUs without DeepGEMM's fp8 index-score kernel",
     },
