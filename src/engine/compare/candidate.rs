@@ -102,8 +102,11 @@ pub fn against_candidate<O: Ops + Clone + Send + 'static>(
             )
         })
         .collect();
-    let identical =
-        rows.iter().all(|r| r.max_abs == 0.0 && r.index.as_ref().is_none_or(|i| i.overlap == 1.0));
+    let same = |r: &TapRow| match &r.index {
+        Some(i) => i.overlap == 1.0 && r.findings.is_empty(),
+        None => r.max_abs == 0.0 && r.findings.is_empty(),
+    };
+    let identical = rows.iter().all(same);
     let v = verdict(&rows, "its declared formats explain", |_| None);
     Ok(Candidate { verdict: v, logits: logit_stats(&golden, &measured, tokens), rows, identical })
 }
