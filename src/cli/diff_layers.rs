@@ -6,7 +6,8 @@ use super::table::{Column, grouped, table, wrapped};
 use super::{Globals, write_json, write_text};
 use crate::checkpoint::{BUILTINS, Checkpoint};
 use crate::engine::compare::{
-    AgainstOptions, CandidateOptions, Precision, TapRow, Verdict, against_candidate, against_dump, short,
+    AgainstOptions, CandidateOptions, Precision, TapRow, Verdict, against_candidate, against_dump,
+    inert_settings, short,
 };
 use crate::engine::dump::Dump;
 use crate::engine::{Loader, Schedule};
@@ -122,8 +123,14 @@ fn candidate(
     if c.identical {
         c.verdict.why = SAME_BITS.into();
     }
+    // Kernels the user named are probed one by one; the default ones are known to act.
+    let inert = match &args.kernels {
+        Some(_) => inert_settings(&Cpu, checkpoint, &outer, &prompt.tokens, &options)?,
+        None => Vec::new(),
+    };
     let mut facts = vec![
         ("golden", json!(golden.name())),
+        ("inert", json!(inert)),
         ("kernels", json!(spec.to_string())),
         ("chunk", json!(args.chunk)),
         ("decode_last", json!(args.decode_last.min(prompt.tokens.len()))),
@@ -336,7 +343,8 @@ fn text(args: &DiffLayersArgs, o: &Outcome, dir: Option<&std::path::Path>) -> St
         t += &layer_table(&o.rows);
         t += "\nA row shows the worst tap of a site. rel_l2: total error against golden. born:\n\
               error added to inputs that are equal on both sides. floor: what the declared\n\
-              formats and precision explain. excess: born / floor. top-k: overlap of the selections.\n";
+              formats and precision explain. excess: born / floor. top-k: overlap of\n\
+              the selected entries or experts.\n";
     }
     if let Some(l) = fact("logits").as_object() {
         let n = |k: &str| l.get(k).and_then(Value::as_f64).unwrap_or(f64::NAN);
@@ -348,6 +356,10 @@ fn text(args: &DiffLayersArgs, o: &Outcome, dir: Option<&std::path::Path>) -> St
             grouped(n("rows") as u64)
         );
     }
+    if let Some(list) = fact("inert").as_array().filter(|l| !l.is_empty()) {
+        let names: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+        t += &wrapped(&format!("changed no bit in this run: {}", names.join(", ")), 0);
+    }
     if let Some(list) = fact("ignored").as_array().filter(|l| !l.is_empty()) {
         let names: Vec<&str> = list.iter().filter_map(Value::as_str).take(4).collect();
         t += &wrapped(&format!("ignored {} tensors that are no taps: {} …", list.len(), names.join(", ")), 0);
@@ -355,7 +367,9 @@ fn text(args: &DiffLayersArgs, o: &Outcome, dir: Option<&std::path::Path>) -> St
     }
     match dir {
         Some(d) => {
-            t += &format!("\nwrote {}/: layers, index, router, logits .csv; summary.json\n", d.display())
+            let files = "layers.csv, index.csv, router.csv, logits.csv, summary.json, manifest.json";
+            t.push('\n');
+            t += &wrapped(&format!("wrote {}: {files}", d.display()), 0);
         }
         None => t += "\nwrote no files\n",
     }

@@ -72,11 +72,12 @@ pub fn against_dump<O: Ops + Clone + Send + 'static>(
         None => infer_from_values(dump),
     };
     let mut rows = run(ops, ckpt, outer, tokens, dump, options, precision, progress)?;
-    if options.precision.is_none() && precision == Precision::F32 {
-        if let Some(p) = infer_from_errors(&rows) {
-            (precision, from) = (p, "the typical error of its taps".into());
-            rows = run(ops, ckpt, outer, tokens, dump, options, precision, progress)?;
-        }
+    if options.precision.is_none()
+        && precision == Precision::F32
+        && let Some(p) = infer_from_errors(&rows)
+    {
+        (precision, from) = (p, "the typical error of its taps".into());
+        rows = run(ops, ckpt, outer, tokens, dump, options, precision, progress)?;
     }
     let context = format!("{} arithmetic explains", precision.name());
     let v = verdict(&rows, &context, |row| gap(row, dump, c));

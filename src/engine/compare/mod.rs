@@ -18,12 +18,14 @@
 mod against;
 mod blame;
 mod candidate;
+mod inert;
 mod judge;
 mod observer;
 mod rows;
 
 pub use against::{Against, AgainstOptions, against_dump};
 pub use candidate::{Candidate, CandidateOptions, against_candidate};
+pub use inert::inert_settings;
 pub use judge::{Precision, Verdict, short};
 pub use rows::{IndexCounts, TapRow};
 
