@@ -51,7 +51,7 @@ fn as_json() -> Value {
         let values: Vec<&str> = d.values.split(", ").collect();
         json!({
             "name": format!("{}.{}", d.site, d.name), "site": d.site.name(), "class": class(d.class),
-            "golden": d.golden, "values": values, "doc": d.doc,
+            "golden": d.golden, "values": values, "doc": d.doc, "source": d.source,
         })
     };
     let preset = |p: &Preset| {
@@ -134,7 +134,7 @@ fn as_text() -> String {
     t.push_str(&wrapped(
         "Wrong on purpose: positive controls for whoever believes a quiet report. Class letters: A index scoring, \
          B top-k, C cache layout, D state, E attention masks, merge and sink, F rotation, G compressor, \
-         H hyper-connections, I routing, J clamp, K formats.",
+         H hyper-connections, I routing, J clamp, K formats, N configuration.",
         0,
     ));
     t.push('\n');

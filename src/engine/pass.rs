@@ -1,7 +1,7 @@
 //! One pass over the weights, the next layer being fetched while this one runs.
 
 use super::load::Loader;
-use super::session::Session;
+use super::session::{Lane, Session};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::kernels::{KnobPlan, Mat, Ops};
@@ -80,12 +80,9 @@ pub fn forward<O: Ops + Clone + Send + 'static>(
     obs: &mut dyn Observer<O>,
 ) -> Result<Mat> {
     progress.begin("layers", ckpt.config().num_hidden_layers);
-    let mut x = session.embed(outer, plan, obs)?;
-    for_each_layer(session.ops, ckpt, progress, |i, w| {
-        x = session.layer(w, i, &x, plan, obs)?;
-        Ok(())
-    })?;
-    let logits = session.head(outer, &x, from, plan, obs)?;
+    let mut lane = Lane::new(plan.clone(), session.embed(outer, plan, obs)?);
+    for_each_layer(session.ops, ckpt, progress, |i, w| session.layer(w, i, &mut lane, obs))?;
+    let logits = session.head(outer, &lane.x, from, plan, obs)?;
     progress.end();
     Ok(session.ops.download(&logits))
 }

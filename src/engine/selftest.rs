@@ -174,16 +174,22 @@ fn planted<O: Ops + Clone + Send + 'static>(
     let mut plan = KnobPlan::default();
     plan.push(Some(vec![layer]), fault.phase, &fault.settings())?;
     let schedule = match fault.needs {
-        Needs::Chunks => Schedule { chunk: CHUNK, decode_last: 0 },
-        Needs::Decode => Schedule { chunk: 0, decode_last: DECODE },
+        Needs::Chunk | Needs::Chunks | Needs::HorizonChunks => Schedule { chunk: CHUNK, decode_last: 0 },
+        Needs::Decode | Needs::HorizonDecode => Schedule { chunk: 0, decode_last: DECODE },
         _ => Schedule::default(),
     };
+    // What brings the fault about on a small model is planted on both sides.
+    let mut golden = KnobPlan::default();
+    if !fault.both.is_empty() {
+        golden.push(None, None, &fault.both())?;
+        plan.overrides.splice(0..0, golden.overrides.clone());
+    }
     let config = (fault.needs == Needs::Clamp).then(|| {
         let mut c = ckpt.config().clone();
         c.swiglu_limit = Some(LOW_CLAMP);
         c
     });
-    compare(ops, ckpt, outer, tokens, KnobPlan::default(), plan, schedule, config)
+    compare(ops, ckpt, outer, tokens, golden, plan, schedule, config)
 }
 
 fn judge(fault: &Fault, layer: usize, control: bool, run: &Candidate) -> Sensitivity {

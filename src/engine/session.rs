@@ -25,6 +25,15 @@ pub struct Lane<O: Ops> {
     pub plan: KnobPlan,
     /// Its residual streams `[T, S·D]`.
     pub x: O::T,
+    /// What the last CSA layer selected, kept only for plans in which a layer reuses it.
+    chosen: Option<Index>,
+}
+
+impl<O: Ops> Lane<O> {
+    /// A path at its first layer.
+    pub fn new(plan: KnobPlan, x: O::T) -> Self {
+        Lane { plan, x, chosen: None }
+    }
 }
 
 /// Sees the taps of every lane; lanes of a block come in order.
@@ -151,7 +160,7 @@ impl<'a, O: Ops> Session<'a, O> {
         obs: &mut dyn LaneObserver<O>,
     ) -> Result<Vec<Lane<O>>> {
         let mut lanes: Vec<Lane<O>> =
-            plans.iter().map(|p| Lane { plan: p.clone(), x: self.ops.upload(Mat::default()) }).collect();
+            plans.iter().map(|p| Lane::new(p.clone(), self.ops.upload(Mat::default()))).collect();
         for b in self.blocks() {
             for (i, lane) in lanes.iter_mut().enumerate() {
                 let k = lane.plan.at(None, b.phase);
@@ -195,19 +204,15 @@ impl<'a, O: Ops> Session<'a, O> {
         Ok(x)
     }
 
-    /// Streams `[T, S·D]` after layer `layer` of one path.
+    /// Runs one path through layer `layer`.
     pub fn layer(
         &self,
         w: &LayerWeights<O>,
         layer: usize,
-        x: &O::T,
-        plan: &KnobPlan,
+        lane: &mut Lane<O>,
         obs: &mut dyn Observer<O>,
-    ) -> Result<O::T> {
-        let mut lanes = [Lane { plan: plan.clone(), x: x.clone() }];
-        self.layer_lanes(w, layer, &mut lanes, &mut OneLane(obs))?;
-        let [lane] = lanes;
-        Ok(lane.x)
+    ) -> Result<()> {
+        self.layer_lanes(w, layer, std::slice::from_mut(lane), &mut OneLane(obs))
     }
 
     /// Runs several paths through one layer in lockstep, block by block, so that their taps can be
@@ -223,6 +228,11 @@ impl<'a, O: Ops> Session<'a, O> {
         let ctx = LayerCtx { config: self.config, layer, ropes: &self.ropes, tokens: self.tokens };
         let empty = || self.ops.upload(Mat::default());
         let mut caches: Vec<_> = lanes.iter().map(|_| LayerCache::new(self.ops, self.config)).collect();
+        for (lane, cache) in lanes.iter_mut().zip(&mut caches) {
+            if lane.plan.mentions("topk.reuse") {
+                cache.reuse(lane.chosen.take());
+            }
+        }
         let mut mids: Vec<O::T> = lanes.iter().map(|_| empty()).collect();
         for b in self.blocks() {
             for (i, lane) in lanes.iter().enumerate() {
@@ -234,8 +244,10 @@ impl<'a, O: Ops> Session<'a, O> {
                 self.ops.append(&mut mids[i], &y);
             }
         }
-        drop(caches);
-        lanes.iter_mut().for_each(|l| l.x = empty());
+        for (lane, cache) in lanes.iter_mut().zip(caches) {
+            lane.chosen = cache.selection();
+            lane.x = empty();
+        }
         for b in self.ffn_blocks() {
             for (i, lane) in lanes.iter_mut().enumerate() {
                 interrupt::check()?;

@@ -2,7 +2,7 @@
 
 use super::load::Loader;
 use super::pass::{Progress, for_layers};
-use super::session::Session;
+use super::session::{Lane, Session};
 use super::{interrupt, tap_shape};
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
@@ -72,17 +72,14 @@ pub fn stream<O: Ops + Clone + Send + 'static>(
 
     progress.begin("layers", layers);
     let outer_weights = Loader::new(session.ops.clone(), ckpt.clone()).outer()?;
-    let mut x = session.embed(&outer_weights, plan, &mut obs)?;
-    for_layers(session.ops, ckpt, 0..layers, progress, |i, w| {
-        x = session.layer(w, i, &x, plan, &mut obs)?;
-        Ok(())
-    })?;
+    let mut lane = Lane::new(plan.clone(), session.embed(&outer_weights, plan, &mut obs)?);
+    for_layers(session.ops, ckpt, 0..layers, progress, |i, w| session.layer(w, i, &mut lane, &mut obs))?;
     if head {
         for b in session.blocks().into_iter().filter(|b| b.to > from) {
             let k = plan.at(None, b.phase);
             for p in (b.from.max(from)..b.to).step_by(HEAD_TOKENS) {
                 interrupt::check()?;
-                let rows = session.ops.slice(&x, p, (p + HEAD_TOKENS).min(b.to));
+                let rows = session.ops.slice(&lane.x, p, (p + HEAD_TOKENS).min(b.to));
                 outer::head(session.ops, &outer_weights, session.config, &rows, p, b.phase, &k, &mut obs)?;
             }
         }

@@ -13,11 +13,17 @@ const TASK_TOKENS: usize = 16;
 /// First window position that position `t` may see.
 pub fn window_start(t: usize, window: usize, choice: Window) -> usize {
     match choice {
-        Window::Exact => (t + 1).saturating_sub(window),
+        Window::Exact | Window::OneFuture => (t + 1).saturating_sub(window),
         Window::OneShort => (t + 1).saturating_sub(window.saturating_sub(1).max(1)),
         Window::OneLong => (t + 1).saturating_sub(window + 1),
         Window::Unlimited => 0,
     }
+}
+
+/// The positions that position `t` may see, of `n` that are held.
+pub fn window_positions(t: usize, window: usize, choice: Window, n: usize) -> std::ops::Range<usize> {
+    let end = if choice == Window::OneFuture { t + 2 } else { t + 1 };
+    window_start(t, window, choice)..end.min(n)
 }
 
 /// The key rows of one token: window first, oldest to newest, then compressed entries.
@@ -32,7 +38,7 @@ pub fn key_rows<'a>(
     compressed: bool,
 ) {
     keys.clear();
-    keys.extend((window_start(t, s.window, window)..=t).map(|p| kv.row(p)));
+    keys.extend(window_positions(t, s.window, window, kv.rows).map(|p| kv.row(p)));
     if s.ratio == 0 || !compressed {
         return;
     }

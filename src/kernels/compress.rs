@@ -6,7 +6,7 @@ use super::norm::norm_into;
 use super::ops::PoolShape;
 use super::round::{round, round_row};
 use super::simd::exp;
-use super::values::{EntryPosition, Overlap};
+use super::values::{Boundary, EntryPosition, Overlap};
 use multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -43,7 +43,7 @@ pub fn compress(
     let (mut kv, mut gate) = (kv.clone(), gate.clone());
     if k.ape {
         for r in 0..gate.rows {
-            let bias = &s.ape[((pos0 + r) % ratio) * cols..][..cols];
+            let bias = &s.ape[((pos0 + r + k.ape_phase as usize) % ratio) * cols..][..cols];
             gate.row_mut(r).iter_mut().zip(bias).for_each(|(g, b)| *g += b);
         }
     }
@@ -61,9 +61,16 @@ pub fn compress(
         let j = j0 + i;
         let own = j * ratio - st.first;
         let mut rows: Vec<(&[f32], &[f32])> = Vec::with_capacity(2 * ratio);
-        let own_from = if s.overlap { s.dim } else { 0 };
-        if s.overlap && k.overlap == Overlap::On && own >= ratio {
-            rows.extend((own - ratio..own).map(|r| (&st.kv.row(r)[..s.dim], &st.gate.row(r)[..s.dim])));
+        let (own_from, before_from) = match k.overlap {
+            _ if !s.overlap => (0, 0),
+            Overlap::Swapped => (0, s.dim),
+            _ => (s.dim, 0),
+        };
+        if s.overlap && k.overlap != Overlap::Off && own >= ratio {
+            let cols = before_from..before_from + s.dim;
+            rows.extend(
+                (own - ratio..own).map(|r| (&st.kv.row(r)[cols.clone()], &st.gate.row(r)[cols.clone()])),
+            );
         }
         rows.extend((own..own + ratio).map(|r| {
             (&st.kv.row(r)[own_from..own_from + s.dim], &st.gate.row(r)[own_from..own_from + s.dim])
@@ -80,6 +87,9 @@ pub fn compress(
         };
         s.rope.rotate(u, position, false, s.pairing);
         round_row(u, k.out_dtype);
+        if k.boundary != Boundary::Exact && (j + 1) * ratio % 128 == 0 {
+            u.fill(if k.boundary == Boundary::Nan { f32::NAN } else { 0.0 });
+        }
     });
 
     // Keep the last complete window (the next one's overlap) and the partial one.

@@ -8,9 +8,10 @@ use super::knobs::*;
 use super::mat::{Index, Mat, par_rows};
 use super::ops::*;
 use super::rope::RopeTable;
+use super::quant::rounded_by;
 use super::round::{round, round_row, rounded};
-use super::values::{Clamp, Fmt, Pairing};
-use super::{attention, attention_split, compress, index, mhc, moe, norm};
+use super::values::{Clamp, Fmt, Hadamard, HcEps, KeyLayout, Layout, Pairing, PostFactor, Quant};
+use super::{attention, attention_split, compress, index, index_emul, kv_pages, mhc, mhc_split, moe, norm};
 use crate::error::{Error, Result};
 use crate::numeric::hadamard;
 use std::sync::{Arc, Mutex};
@@ -107,6 +108,10 @@ impl Ops for Cpu {
                 row.copy_from_slice(table.row(ids[r0 + r] as usize));
             }
         });
+        if k.scaled {
+            let root = (table.cols as f32).sqrt();
+            x.data.iter_mut().for_each(|v| *v *= root);
+        }
         round(&mut x, k.dtype);
         x
     }
@@ -121,9 +126,17 @@ impl Ops for Cpu {
     }
 
     fn mhc_mix(&self, x: &Mat, w: &HyperConnection<Weight>, s: &HcShape, k: &MhcKnobs) -> Mix<Mat> {
-        let xin = rounded(x, k.x_dtype);
-        let mu = mhc::scaled_product(&xin, x, &w.f.at(k.w_dtype), s, k.split_k as usize);
+        let hc_eps = match k.eps {
+            HcEps::Config => s.hc_eps,
+            HcEps::Zero => 0.0,
+            HcEps::Large => 1e-3,
+        };
+        let s = &HcShape { hc_eps, ..*s };
+        let mu = mhc_split::product(x, &w.f.at(k.w_dtype), s, k);
         let mut m = mhc::mix(&mu, &w.base, &w.scale, s, k);
+        if k.post == PostFactor::One {
+            m.post.data.iter_mut().for_each(|v| *v *= 0.5);
+        }
         for t in [&mut m.pre, &mut m.post, &mut m.comb] {
             round(t, k.mix_dtype);
         }
@@ -146,10 +159,11 @@ impl Ops for Cpu {
         y
     }
     fn linear(&self, x: &Mat, w: &Weight, k: &LinearKnobs) -> Mat {
-        Self::project(x, w, k.in_dtype, k.w_dtype, k.out_dtype)
+        let x = rounded_by(x, k.in_dtype, k.quant);
+        Self::project(&x, w, Fmt::F32, k.w_dtype, k.out_dtype)
     }
     fn grouped_linear(&self, x: &Mat, w: &[Weight], k: &LinearKnobs) -> Mat {
-        let x = rounded(x, k.in_dtype);
+        let x = rounded_by(x, if k.wo_a_bf16 { Fmt::Bf16 } else { k.in_dtype }, k.quant);
         let w: Vec<_> = w.iter().map(|w| w.at(k.w_dtype)).collect();
         let cols: usize = w.iter().map(|w| w.n).sum();
         let mut y = Mat::zeros(x.rows, cols);
@@ -167,7 +181,11 @@ impl Ops for Cpu {
     }
     fn head_norm(&self, mut x: Mat, heads: usize, eps: f32, k: &LinearKnobs) -> Mat {
         if k.head_norm {
-            norm::head_norm(&mut x, heads, eps);
+            if k.head_norm_dtype == Fmt::F32 {
+                norm::head_norm(&mut x, heads, eps);
+            } else {
+                mhc_split::head_norm_in_steps(&mut x, heads, eps, k.head_norm_dtype);
+            }
             round(&mut x, k.out_dtype);
         }
         x
@@ -193,8 +211,10 @@ impl Ops for Cpu {
         x
     }
 
-    fn kv_store(&self, mut x: Mat, rope_dims: usize, format: Fmt, k: &KvCacheKnobs) -> Mat {
-        if format != Fmt::F32 {
+    fn kv_store(&self, mut x: Mat, row0: usize, rope_dims: usize, format: Fmt, k: &KvCacheKnobs) -> Mat {
+        if format == Fmt::Fp8x64 && (k.layout != Layout::Rows || k.quant != Quant::Exact) {
+            kv_pages::through_pages(&mut x, row0, rope_dims, !k.rope_bf16, k);
+        } else if format != Fmt::F32 {
             let cols = x.cols;
             // Dims under rope stay bf16 in the mixed formats; golden `qat` keeps them f32, which
             // is what "fp32 elsewhere" says.
@@ -232,8 +252,13 @@ impl Ops for Cpu {
         }
         y
     }
-    fn index_encode(&self, mut x: Mat, heads: usize, rotate: bool, format: Fmt) -> Result<Mat> {
+    fn index_encode(&self, mut x: Mat, heads: usize, side: Side, k: &IndexerKnobs) -> Result<Mat> {
         let dim = x.cols / heads;
+        let (rotate, format) = match side {
+            Side::Query => (matches!(k.hadamard, Hadamard::Both | Hadamard::QOnly), k.q_dtype),
+            Side::Key => (matches!(k.hadamard, Hadamard::Both | Hadamard::KOnly), k.k_dtype),
+        };
+        let apart = side == Side::Key && k.key_layout == KeyLayout::Interleaved;
         if rotate && !dim.is_power_of_two() {
             return Err(Error::input(format!(
                 "the Hadamard rotation needs a power of two, index_head_dim is {dim}"
@@ -248,6 +273,9 @@ impl Ops for Cpu {
                         hadamard::in_place(v);
                     }
                     round_row(v, format);
+                    if apart {
+                        index_emul::misread(v);
+                    }
                 }
             }
         });
@@ -277,7 +305,11 @@ impl Ops for Cpu {
         s: &IndexShape,
         k: &IndexerKnobs,
     ) -> Mat {
-        index::scores(q, w, &keys.0, pos0, s, k)
+        if index_emul::scores_needed(k) {
+            index_emul::scores(q, w, &keys.0, pos0, s, k)
+        } else {
+            index::scores(q, w, &keys.0, pos0, s, k)
+        }
     }
     fn topk(
         &self,
@@ -288,7 +320,11 @@ impl Ops for Cpu {
         k: &IndexerKnobs,
         t: &TopkKnobs,
     ) -> Index {
-        index::topk(scores, pos0, width, s, k, t)
+        if index_emul::topk_needed(k, t) {
+            index_emul::topk(scores, pos0, width, s, k, t)
+        } else {
+            index::topk(scores, pos0, width, s, k, t)
+        }
     }
     fn index_topk(
         &self,
@@ -301,7 +337,11 @@ impl Ops for Cpu {
         k: &IndexerKnobs,
         t: &TopkKnobs,
     ) -> Index {
-        index::scores_topk(q, w, &keys.0, pos0, width, s, k, t)
+        if index_emul::scores_needed(k) || index_emul::topk_needed(k, t) {
+            index_emul::scores_topk(q, w, &keys.0, pos0, width, s, k, t)
+        } else {
+            index::scores_topk(q, w, &keys.0, pos0, width, s, k, t)
+        }
     }
     fn attention(
         &self,
@@ -322,7 +362,11 @@ impl Ops for Cpu {
         (o, lse)
     }
     fn router_logits(&self, x: &Mat, w: &Weight, k: &RouterKnobs) -> Mat {
-        Self::project(x, w, k.in_dtype, k.in_dtype, k.logits_dtype)
+        let mut y = Self::project(x, w, k.in_dtype, k.in_dtype, k.logits_dtype);
+        if k.logit_gain != 1 {
+            y.data.iter_mut().for_each(|v| *v *= k.logit_gain as f32);
+        }
+        y
     }
     fn router_select(
         &self,
@@ -334,8 +378,15 @@ impl Ops for Cpu {
     ) -> Index {
         moe::select(logits, bias, table, s, k)
     }
-    fn router_weights(&self, logits: &Mat, ids: &Index, s: &MoeShape, k: &RouterKnobs) -> Mat {
-        let mut w = moe::weights(logits, ids, s, k);
+    fn router_weights(
+        &self,
+        logits: &Mat,
+        ids: &Index,
+        bias: Option<&[f32]>,
+        s: &MoeShape,
+        k: &RouterKnobs,
+    ) -> Mat {
+        let mut w = moe::weights(logits, ids, bias.filter(|_| k.bias_in_weights), s, k);
         round(&mut w, k.logits_dtype);
         w
     }
@@ -360,6 +411,11 @@ impl Ops for Cpu {
         y
     }
     fn logits(&self, x: &Mat, w: &Weight, k: &HeadKnobs) -> Mat {
-        Self::project(x, w, k.in_dtype, k.in_dtype, k.out_dtype)
+        let mut y = Self::project(x, w, k.in_dtype, k.in_dtype, k.out_dtype);
+        if k.softcap > 0 {
+            let c = k.softcap as f32;
+            y.data.iter_mut().for_each(|v| *v = c * (*v / c).tanh());
+        }
+        y
     }
 }

@@ -6,7 +6,6 @@ use super::mat::{Index, Mat};
 use super::ops::IndexShape;
 use super::round::round_row;
 use super::values::{Fmt, Tie, Visible};
-use crate::numeric::f16;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -19,7 +18,8 @@ pub fn visible(t: usize, ratio: usize, n: usize, rule: Visible) -> usize {
     let v = match rule {
         Visible::Exact => (t + 1) / ratio,
         Visible::QDivR => t / ratio,
-        Visible::OneFuture => (t + 1) / ratio + 1,
+        Visible::OneFuture | Visible::Shifted => (t + 1) / ratio + 1,
+        Visible::RawLength => t + 1,
     };
     v.min(n)
 }
@@ -171,7 +171,7 @@ pub fn select(scores: &[f32], out: &mut [i32], t: &TopkKnobs, scratch: &mut Vec<
         return;
     }
     if t.coarse_bits < 32 {
-        return select_coarse(scores, out, t);
+        return super::index_emul::select_coarse(scores, out, t);
     }
     scratch.clear();
     scratch.extend(scores.iter().map(|s| ordered(*s)));
@@ -197,42 +197,10 @@ pub fn select(scores: &[f32], out: &mut [i32], t: &TopkKnobs, scratch: &mut Vec<
     }
 }
 
-/// Two passes as fast kernels do it: the leading bits of the score rounded to f16 decide first,
-/// and only the bucket at the cut is compared exactly; of that bucket at most `coarse_cap`
-/// entries are held, the rest are lost.
-fn select_coarse(scores: &[f32], out: &mut [i32], t: &TopkKnobs) {
-    let k = out.len();
-    let coarse = |s: f32| -> u16 {
-        let b = f16::encode(s + 0.0);
-        let o = if b >> 15 == 1 { !b } else { b | 0x8000 };
-        o >> (16 - t.coarse_bits.clamp(1, 16))
-    };
-    let mut keys: Vec<u16> = scores.iter().map(|s| coarse(*s)).collect();
-    let (_, cut, _) = keys.select_nth_unstable(scores.len() - k);
-    let cut = *cut;
-    let mut chosen: Vec<i32> = Vec::with_capacity(k);
-    let mut bucket: Vec<i32> = Vec::new();
-    let cap = if t.coarse_cap == 0 { usize::MAX } else { t.coarse_cap as usize };
-    for (j, s) in scores.iter().enumerate() {
-        match coarse(*s).cmp(&cut) {
-            std::cmp::Ordering::Greater => chosen.push(j as i32),
-            std::cmp::Ordering::Equal if bucket.len() < cap => bucket.push(j as i32),
-            _ => {}
-        }
-    }
-    bucket.sort_by_key(|j| {
-        let id = if t.tie == Tie::Low { *j } else { -*j };
-        (std::cmp::Reverse(ordered(scores[*j as usize])), id)
-    });
-    let room = k - chosen.len();
-    chosen.extend(bucket.into_iter().take(room));
-    chosen.sort_unstable();
-    out[..chosen.len()].copy_from_slice(&chosen);
-}
-
 /// The width of the selection: `index_topk`, or the knob's, never more than exist.
 pub fn width(total: usize, s: &IndexShape, t: &TopkKnobs) -> usize {
     let w = if t.width == 0 { s.topk } else { t.width as usize };
+    let w = if t.halved { w / 2 } else { w };
     w.min(total)
 }
 

@@ -4,7 +4,6 @@
 //! one, every fast kernel and every fault another. There is no second mechanism: a run is a base
 //! point plus overrides by layer and phase ([`KnobPlan`]).
 
-use super::values::*;
 use crate::error::{Error, Result};
 use std::fmt;
 
@@ -104,12 +103,14 @@ pub struct KnobDef {
     pub values: String,
     /// What it does.
     pub doc: &'static str,
+    /// Where kernels that differ here are found.
+    pub source: &'static str,
 }
 
 /// Declares the knobs of every site.
 macro_rules! knobs {
     ($($(#[$sdoc:meta])* $struct:ident $field:ident $site:ident {
-        $($(#[$kdoc:meta])* $knob:ident: $ty:ty = $golden:expr, $class:ident, $doc:literal;)*
+        $($(#[$kdoc:meta])* $knob:ident: $ty:ty = $golden:expr, $class:ident, $doc:literal, $source:literal;)*
     })+) => {
         $($(#[$sdoc])*
         #[derive(Debug, Clone, Copy, PartialEq)]
@@ -128,10 +129,11 @@ macro_rules! knobs {
                 vec![$($(KnobDef {
                     site: Site::$site, name: stringify!($knob), class: Class::$class,
                     golden: { let g: $ty = $golden; g.print() }, values: <$ty>::choices(), doc: $doc,
+                    source: $source,
                 }),*),+]
             }
             /// Sets `site.knob` to a value in words.
-            fn set_raw(&mut self, site: Site, knob: &str, value: &str) -> Option<bool> {
+            pub(super) fn set_raw(&mut self, site: Site, knob: &str, value: &str) -> Option<bool> {
                 match site { $(Site::$site => match knob {
                     $(stringify!($knob) => Some(match <$ty>::parse(value) {
                         Some(v) => { self.$field.$knob = v; true }
@@ -141,7 +143,7 @@ macro_rules! knobs {
                 }),+ }
             }
             /// The value of every knob in words, in site order.
-            fn values(&self) -> Vec<(Site, &'static str, String)> {
+            pub(super) fn values(&self) -> Vec<(Site, &'static str, String)> {
                 vec![$($((Site::$site, stringify!($knob), self.$field.$knob.print())),*),+]
             }
             /// The point an ideal kernel with the same declared formats would be at: every
@@ -163,108 +165,10 @@ macro_rules! knobs {
     };
 }
 
-knobs! {
-    /// Token embedding.
-    EmbedKnobs embed Embed {
-        dtype: Fmt = Fmt::F32, Format, "dtype of the embedded rows and so of the first residual streams";
-    }
-    /// Manifold-constrained hyper-connections: mixing weights, Sinkhorn, residual streams.
-    MhcKnobs mhc Mhc {
-        x_dtype: Fmt = Fmt::F32, Format, "dtype of the streams as input of the mixing GEMM";
-        w_dtype: Fmt = Fmt::F32, Format, "dtype of the mixing weights hc_*_fn";
-        mix_dtype: Fmt = Fmt::F32, Format, "dtype that pre, post and comb are rounded to";
-        stream_dtype: Fmt = Fmt::F32, Format, "dtype of the residual streams and of the collapsed, normed sub-layer input";
-        split_k: u32 = 1, Internal, "partial sums of the mixing GEMM along K, added in order";
-        sinkhorn_iters: u32 = 0, Semantic, "Sinkhorn iterations; 0 = as configured";
-        comb: Comb = Comb::Exact, Semantic, "index of the mixing matrix that is contracted";
-        sublayer_norm: bool = true, Semantic, "RMSNorm between the collapse and the sub-layer";
-    }
-    /// Attention over window and compressed entries.
-    AttnKnobs attn Attn {
-        qk_dtype: Fmt = Fmt::F32, Format, "dtype of queries, keys and values as read by the products";
-        out_dtype: Fmt = Fmt::F32, Format, "dtype of the output, before and after the inverse rotation";
-        logits_dtype: Fmt = Fmt::F32, Internal, "dtype that QK products are rounded to";
-        p_dtype: Fmt = Fmt::F32, Internal, "dtype of the un-normalised probabilities in the PV product";
-        partial_dtype: Fmt = Fmt::F32, Internal, "dtype of the partial outputs of the splits";
-        splits: u32 = 1, Internal, "number of splits of the key list, merged by their LSE";
-        tile: u32 = 0, Internal, "keys per online-softmax tile; 0 = all at once";
-        lse_base_mismatch: bool = false, Semantic, "partial LSEs are written to base 2 and merged as base e";
-        sink: Sink = Sink::Once, Semantic, "how the sink enters the denominator";
-        window: Window = Window::Exact, Semantic, "window positions a token sees";
-        compressed: bool = true, Semantic, "compressed entries take part";
-        derotate: bool = true, Semantic, "inverse rotation of the output";
-    }
-    /// What is stored between writing and reading keys and values.
-    KvCacheKnobs kv_cache KvCache {
-        window: Fmt = Fmt::F32, Format, "format of window entries; block formats cover the dims without rope, the rest is bf16";
-        compressed: Fmt = Fmt::F32, Format, "format of compressed entries; as above";
-        rope_bf16: bool = false, Format, "dims under rope are stored as bf16 beside a block format";
-        ring_shift: u32 = 0, Semantic, "window entries are read this many slots away from where they were written";
-    }
-    /// Pooling of tokens into compressed entries (attention and indexer).
-    CompressorKnobs compressor Compressor {
-        in_dtype: Fmt = Fmt::F32, Format, "dtype of the input and weights of wkv and wgate";
-        state_dtype: Fmt = Fmt::F32, Format, "dtype of the pending values and gates";
-        out_dtype: Fmt = Fmt::F32, Format, "dtype of the pooled value, the norm and the rotation";
-        overlap: Overlap = Overlap::On, Semantic, "previous window takes part (ratio 4)";
-        ape: bool = true, Semantic, "position bias is added to the gates";
-        pairing: Pairing = Pairing::Interleaved, Semantic, "rotary pairing of the entries";
-        entry_pos: EntryPosition = EntryPosition::First, Semantic, "position an entry is rotated at";
-        carry: bool = true, Semantic, "pending tokens and previous window survive from one chunk to the next";
-    }
-    /// Lightning indexer: query, key, score.
-    IndexerKnobs indexer Indexer {
-        in_dtype: Fmt = Fmt::F32, Format, "dtype of the projected queries, keys and head weights before encoding";
-        q_dtype: Fmt = Fmt::F32, Format, "format of encoded queries";
-        k_dtype: Fmt = Fmt::F32, Format, "format of encoded keys";
-        score_dtype: Fmt = Fmt::F32, Format, "dtype scores are stored in";
-        hadamard: Hadamard = Hadamard::None, Semantic, "rotation before encoding";
-        dot_dtype: Fmt = Fmt::F32, Internal, "dtype each head's dot product is rounded to";
-        relu: bool = true, Semantic, "negative products are dropped";
-        pairing: Pairing = Pairing::Interleaved, Semantic, "rotary pairing of index queries and keys";
-        key_pairing: Pairing = Pairing::Interleaved, Semantic, "rotary pairing of index keys alone";
-        visible: Visible = Visible::Exact, Semantic, "entries that are scored";
-        carry: bool = true, Semantic, "keys of earlier chunks are found again";
-    }
-    /// Selection of the best scored entries.
-    TopkKnobs topk Topk {
-        width: u32 = 0, Semantic, "entries kept; 0 = index_topk of the checkpoint";
-        coarse_bits: u32 = 32, Internal, "leading bits of the score that the first pass compares";
-        coarse_cap: u32 = 0, Semantic, "survivors the coarse pass can hold; 0 = unlimited";
-        tie: Tie = Tie::Low, Internal, "order of equal scores";
-    }
-    /// Router: logits, selection, weights.
-    RouterKnobs router Router {
-        in_dtype: Fmt = Fmt::F32, Format, "dtype of the input and weights of the gate";
-        logits_dtype: Fmt = Fmt::F32, Format, "dtype of the logits and of the weights";
-        table: TableDtype = TableDtype::Int, Semantic, "dtype the hash table went through";
-        scale: Scale = Scale::Once, Semantic, "how often the routed scaling factor is applied";
-        bias: bool = true, Semantic, "selection uses the correction bias";
-    }
-    /// Routed and shared experts.
-    ExpertsKnobs experts Experts {
-        in_dtype: Fmt = Fmt::F32, Format, "dtype of the inputs of w1, w3 and w2";
-        w_dtype: Fmt = Fmt::F32, Format, "dtype of the weights";
-        out_dtype: Fmt = Fmt::F32, Format, "dtype of every product and of the sums";
-        weight_site: WeightSite = WeightSite::BeforeW2, Internal, "where the routing weight and the factor multiply";
-        clamp: Clamp = Clamp::Exact, Semantic, "which SwiGLU inputs are clamped";
-        scale: Scale = Scale::Once, Semantic, "how often the runner applies the factor";
-    }
-    /// Dense projections of attention, their norms and rotations.
-    LinearKnobs linear Linear {
-        in_dtype: Fmt = Fmt::F32, Format, "dtype of the inputs";
-        w_dtype: Fmt = Fmt::F32, Format, "dtype of the weights";
-        out_dtype: Fmt = Fmt::F32, Format, "dtype of the outputs, norms and rotations";
-        rope: RopeTableChoice = RopeTableChoice::Config, Semantic, "rotary table of the main path";
-        pairing: Pairing = Pairing::Interleaved, Semantic, "rotary pairing of the main path";
-        head_norm: bool = true, Semantic, "RMS norm of every query head";
-    }
-    /// Final collapse, norm and output projection.
-    HeadKnobs head Head {
-        in_dtype: Fmt = Fmt::F32, Format, "dtype of the collapsed, normed state and the weights";
-        out_dtype: Fmt = Fmt::F32, Format, "dtype of the logits";
-    }
-}
+mod plan;
+mod space;
+pub use plan::{KnobPlan, Override};
+pub use space::*;
 
 impl Knobs {
     /// Sets one knob from words: `site.knob` and a value.
@@ -337,75 +241,5 @@ impl fmt::Display for Phase {
             Phase::Prefill => "prefill",
             Phase::Decode => "decode",
         })
-    }
-}
-
-/// One override of the base point.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Override {
-    /// Layers it applies to; `None` = all (and the head).
-    pub layers: Option<Vec<usize>>,
-    /// Phase it applies to; `None` = both.
-    pub phase: Option<Phase>,
-    /// Knob settings, `(site.knob, value)`.
-    pub settings: Vec<(String, String)>,
-}
-
-/// Knob settings of a whole run: golden `ideal` plus overrides, later ones winning.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct KnobPlan {
-    /// The overrides, in the order they apply.
-    pub overrides: Vec<Override>,
-}
-
-impl KnobPlan {
-    /// The point in force at `layer` (`None` = embedding and head) in `phase`.
-    pub fn at(&self, layer: Option<usize>, phase: Phase) -> Knobs {
-        let mut k = Knobs::default();
-        for o in &self.overrides {
-            let layer_ok = match (&o.layers, layer) {
-                (None, _) => true,
-                (Some(ls), Some(l)) => ls.contains(&l),
-                (Some(_), None) => false,
-            };
-            if layer_ok && o.phase.is_none_or(|p| p == phase) {
-                for (path, value) in &o.settings {
-                    k.set(path, value).expect("plans hold checked settings only");
-                }
-            }
-        }
-        k
-    }
-    /// Appends settings for all layers and phases, checking every name and value.
-    pub fn push(
-        &mut self,
-        layers: Option<Vec<usize>>,
-        phase: Option<Phase>,
-        settings: &[(String, String)],
-    ) -> Result<()> {
-        let mut probe = Knobs::default();
-        for (p, v) in settings {
-            probe.set(p, v)?;
-        }
-        self.overrides.push(Override { layers, phase, settings: settings.to_vec() });
-        Ok(())
-    }
-}
-
-impl KnobPlan {
-    /// The plan with every setting that declares no format taken away: what an ideal kernel with
-    /// the same formats does. Golden's own settings stay.
-    pub fn formats_only(&self, golden: &KnobPlan) -> KnobPlan {
-        let format = |path: &str| {
-            Knobs::defs().iter().any(|d| d.class == Class::Format && path == format!("{}.{}", d.site, d.name))
-        };
-        let mut out = golden.clone();
-        for o in &self.overrides {
-            let settings: Vec<_> = o.settings.iter().filter(|(p, _)| format(p)).cloned().collect();
-            if !settings.is_empty() {
-                out.overrides.push(Override { settings, ..o.clone() });
-            }
-        }
-        out
     }
 }

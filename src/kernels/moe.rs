@@ -5,11 +5,12 @@ use super::gemm::gemm_block;
 use super::knobs::{ExpertsKnobs, RouterKnobs};
 use super::mat::{Index, Mat, TASK_ROWS};
 use super::ops::{ExpertSource, Mlp, MoeShape};
+use super::moe_emul::{self, AlphaFactors};
+use super::quant::round_row_by;
 use super::round::round_row;
 use super::simd::exp;
-use super::values::{Clamp, Scale, TableDtype, WeightSite};
+use super::values::{Clamp, Scale, WeightSite};
 use crate::error::Result;
-use crate::numeric::bf16;
 use multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -37,16 +38,12 @@ pub fn select(
             let r = task * TASK_ROWS + i;
             if let Some((table, tokens)) = table {
                 row.copy_from_slice(&table[tokens[r] as usize * s.topk..][..s.topk]);
-                if k.table == TableDtype::Bf16 {
-                    // Ids above 256 are not representable: two experts merge into one.
-                    row.iter_mut()
-                        .for_each(|id| *id = (bf16::round(*id as f32) as i32).min(experts as i32 - 1));
-                }
+                moe_emul::read_ids(row, experts, k.table);
                 continue;
             }
             for (e, v) in biased.iter_mut().enumerate() {
                 let b = bias.filter(|_| k.bias).map_or(0.0, |b| b[e]);
-                *v = score(logits.row(r)[e]) + b;
+                *v = moe_emul::score(logits.row(r)[e], k.softplus) + b;
             }
             for id in row.iter_mut() {
                 let mut best = 0;
@@ -63,8 +60,8 @@ pub fn select(
     out
 }
 
-/// `w_i = factor · s_i / Σ s` over the chosen experts; the bias never enters the weight.
-pub fn weights(logits: &Mat, ids: &Index, s: &MoeShape, k: &RouterKnobs) -> Mat {
+/// `w_i = factor · s_i / Σ s` over the chosen experts; a `bias` is given only to routers that let it in.
+pub fn weights(logits: &Mat, ids: &Index, bias: Option<&[f32]>, s: &MoeShape, k: &RouterKnobs) -> Mat {
     let mut out = Mat::zeros(ids.rows, ids.k);
     let factor = match k.scale {
         Scale::Once => s.factor,
@@ -74,9 +71,10 @@ pub fn weights(logits: &Mat, ids: &Index, s: &MoeShape, k: &RouterKnobs) -> Mat 
     for r in 0..ids.rows {
         let row = out.row_mut(r);
         for (w, id) in row.iter_mut().zip(ids.row(r)) {
-            *w = usize::try_from(*id).ok().and_then(|e| logits.row(r).get(e)).map_or(0.0, |l| score(*l));
+            let e = usize::try_from(*id).ok().filter(|e| *e < logits.cols);
+            *w = e.map_or(0.0, |e| moe_emul::score(logits.row(r)[e], k.softplus) + bias.map_or(0.0, |b| b[e]));
         }
-        let sum: f32 = row.iter().sum();
+        let sum: f32 = if k.renorm { row.iter().sum() } else { 1.0 };
         row.iter_mut().for_each(|w| *w = *w / sum * factor);
     }
     out
@@ -107,7 +105,8 @@ pub fn routed(
         let before: Vec<f32> =
             list.iter().map(|(_, w)| if k.weight_site == WeightSite::BeforeW2 { *w } else { 1.0 }).collect();
         let y = swiglu(x, Some(&rows), Some(&before), &mlp, s, k, clamp);
-        for (i, (r, w)) in list.iter().enumerate() {
+        let computed = if k.max_rows == 0 { list.len() } else { k.max_rows as usize };
+        for (i, (r, w)) in list.iter().enumerate().take(computed) {
             let w = match k.weight_site {
                 WeightSite::BeforeW2 => 1.0,
                 WeightSite::AfterW2 => *w,
@@ -119,11 +118,7 @@ pub fn routed(
             }
         }
     }
-    let runner = match k.scale {
-        Scale::Once => 1.0,
-        Scale::Never => 1.0 / s.factor,
-        Scale::Twice => s.factor,
-    };
+    let runner = moe_emul::runner_factor(s, k);
     let factor = if k.weight_site == WeightSite::FactorOnSum { s.factor } else { 1.0 } * runner;
     if factor != 1.0 || k.out_dtype != super::values::Fmt::F32 {
         for r in 0..out.rows {
@@ -152,23 +147,27 @@ pub fn swiglu(
     let (w1, w2, w3) = (mlp.w1.at(k.w_dtype), mlp.w2.at(k.w_dtype), mlp.w3.at(k.w_dtype));
     let (d, inter) = (x.cols, w1.n);
     let mut out = Mat::zeros(n, w2.n);
-    let limit = s.limit.filter(|_| clamp);
+    let limit = moe_emul::limit(s, k).filter(|_| clamp);
+    let alpha = AlphaFactors::new(&w1, &w3, k.alpha);
     out.data.par_chunks_mut(TASK_ROWS * w2.n).enumerate().for_each(|(task, out)| {
         let r0 = task * TASK_ROWS;
         let m = out.len() / w2.n;
         let mut input = vec![0f32; m * d];
         for (i, row) in input.chunks_exact_mut(d).enumerate() {
             row.copy_from_slice(x.row(rows.map_or(r0 + i, |r| r[r0 + i])));
-            round_row(row, k.in_dtype);
+            round_row_by(row, k.in_dtype, k.quant);
         }
         let (mut g, mut u) = (vec![0f32; m * inter], vec![0f32; m * inter]);
         gemm_block(&input, d, m, &w1, 0, inter, &mut g, inter);
         gemm_block(&input, d, m, &w3, 0, inter, &mut u, inter);
         for (i, (g, u)) in g.chunks_exact_mut(inter).zip(u.chunks_exact_mut(inter)).enumerate() {
+            if let Some(alpha) = &alpha {
+                alpha.apply(&input[i * d..(i + 1) * d], g, u);
+            }
             round_row(g, k.out_dtype);
             round_row(u, k.out_dtype);
-            activate(g, u, weight.map_or(1.0, |w| w[r0 + i]), limit, k.clamp == Clamp::AfterSilu);
-            round_row(g, k.in_dtype);
+            activate(g, u, weight.map_or(1.0, |w| w[r0 + i]), limit, k.clamp);
+            round_row_by(g, k.in_dtype, k.quant);
         }
         gemm_block(&g, inter, m, &w2, 0, w2.n, out, w2.n);
         for row in out.chunks_exact_mut(w2.n) {
@@ -180,12 +179,17 @@ pub fn swiglu(
 
 /// `g ← silu(min(g, L)) · clamp(u, ±L) · w`; the gate is clamped from above only.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
-fn activate(g: &mut [f32], u: &[f32], w: f32, limit: Option<f32>, after_silu: bool) {
+fn activate(g: &mut [f32], u: &[f32], w: f32, limit: Option<f32>, clamp: Clamp) {
     let l = limit.unwrap_or(f32::INFINITY);
+    let after_silu = clamp == Clamp::AfterSilu;
+    let gate_max = if matches!(clamp, Clamp::AfterSilu | Clamp::GateOff) { f32::INFINITY } else { l };
+    let gate_min = if clamp == Clamp::Symmetric { -l } else { f32::NEG_INFINITY };
+    let up_max = if clamp == Clamp::UpOff { f32::INFINITY } else { l };
     for (g, u) in g.iter_mut().zip(u) {
-        let gate = if *g > l && !after_silu { l } else { *g };
-        let up = if *u > l { l } else { *u };
-        let up = if up < -l { -l } else { up };
+        let gate = if *g > gate_max { gate_max } else { *g };
+        let gate = if gate < gate_min { gate_min } else { gate };
+        let up = if *u > up_max { up_max } else { *u };
+        let up = if up < -up_max { -up_max } else { up };
         let mut a = gate / (1.0 + exp(-gate));
         if after_silu && a > l {
             a = l;
@@ -199,7 +203,7 @@ mod tests {
     use super::*;
 
     fn moe() -> MoeShape {
-        MoeShape { limit: Some(10.0), factor: 1.5, topk: 2 }
+        MoeShape { limit: Some(10.0), factor: 1.5, topk: 2, batch: 1 }
     }
 
     /// Catches a factor applied zero times or twice, and a bias that leaks into the weights.
@@ -209,13 +213,13 @@ mod tests {
         let k = RouterKnobs::default();
         let ids = select(&logits, Some(&[0.0, 9.0, 0.0, 0.0]), None, &moe(), &k);
         assert_eq!(ids.row(0), [1, 3]);
-        let w = weights(&logits, &ids, &moe(), &k);
+        let w = weights(&logits, &ids, None, &moe(), &k);
         for r in 0..2 {
             assert!((w.row(r).iter().sum::<f32>() - 1.5).abs() < 1e-6);
         }
         let s = |x: f32| ((x.exp() + 1.0).ln()).sqrt();
         assert!((w.row(0)[0] - 1.5 * s(-2.0) / (s(-2.0) + s(3.0))).abs() < 1e-6);
-        let twice = weights(&logits, &ids, &moe(), &RouterKnobs { scale: Scale::Twice, ..k });
+        let twice = weights(&logits, &ids, None, &moe(), &RouterKnobs { scale: Scale::Twice, ..k });
         assert!((twice.row(0).iter().sum::<f32>() - 2.25).abs() < 1e-6);
     }
 
@@ -230,12 +234,12 @@ mod tests {
     #[test]
     fn the_gate_is_clamped_from_above_only() {
         let mut g = vec![20.0, -20.0, 1.0];
-        activate(&mut g, &[-30.0, 1.0, 2.0], 1.0, Some(10.0), false);
+        activate(&mut g, &[-30.0, 1.0, 2.0], 1.0, Some(10.0), Clamp::Exact);
         let silu = |x: f64| x / (1.0 + (-x).exp());
         assert!((g[0] as f64 - silu(10.0) * -10.0).abs() < 1e-4);
         assert!((g[1] as f64 - silu(-20.0)).abs() < 1e-9);
         let mut h = vec![20.0];
-        activate(&mut h, &[30.0], 1.0, None, false);
+        activate(&mut h, &[30.0], 1.0, None, Clamp::Exact);
         assert!((h[0] as f64 - silu(20.0) * 30.0).abs() < 1e-3);
     }
 

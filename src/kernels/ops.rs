@@ -94,6 +94,17 @@ pub struct IndexShape {
     pub ratio: usize,
     /// Entries kept.
     pub topk: usize,
+    /// First position of the chunk (or decode step) this call belongs to.
+    pub chunk_from: usize,
+}
+
+/// A side of the index product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Queries.
+    Query,
+    /// Keys.
+    Key,
 }
 
 /// A SwiGLU expert: `w1` gate, `w3` up `[I,D]`, `w2` down `[D,I]`.
@@ -124,6 +135,8 @@ pub struct MoeShape {
     pub factor: f32,
     /// Experts per token.
     pub topk: usize,
+    /// Tokens of the prefill, or of the decode step, that this call is a part of.
+    pub batch: usize,
 }
 
 /// The operations of the architecture.
@@ -180,8 +193,8 @@ pub trait Ops: Sync {
     ) -> Self::T;
     /// Rotates back.
     fn derope(&self, x: Self::T, heads: usize, table: &RopeTable, pos0: usize, k: &AttnKnobs) -> Self::T;
-    /// What a reader of the cache gets for what was written.
-    fn kv_store(&self, x: Self::T, rope_dims: usize, format: Fmt, k: &KvCacheKnobs) -> Self::T;
+    /// What a reader of the cache gets for what was written; the first row is entry `row0`.
+    fn kv_store(&self, x: Self::T, row0: usize, rope_dims: usize, format: Fmt, k: &KvCacheKnobs) -> Self::T;
     /// Adds `n` projected tokens (values and gates without bias) at position `pos0` and returns
     /// the entries they complete: `[new, dim]`, rotated.
     fn compress(
@@ -198,7 +211,7 @@ pub trait Ops: Sync {
     /// Product of the indexer's projections.
     fn index_proj(&self, x: &Self::T, w: &Self::W, scale: f32, k: &IndexerKnobs) -> Self::T;
     /// Hadamard rotation and format of index queries or keys, `heads` vectors a row.
-    fn index_encode(&self, x: Self::T, heads: usize, rotate: bool, format: Fmt) -> Result<Self::T>;
+    fn index_encode(&self, x: Self::T, heads: usize, side: Side, k: &IndexerKnobs) -> Result<Self::T>;
     /// An empty list of index keys of width `dim`.
     fn keys(&self, dim: usize) -> Self::Keys;
     /// Appends encoded keys.
@@ -263,8 +276,15 @@ pub trait Ops: Sync {
         s: &MoeShape,
         k: &RouterKnobs,
     ) -> Index;
-    /// Normalised, scaled weights of the chosen experts `[n, topk]`.
-    fn router_weights(&self, logits: &Self::T, ids: &Index, s: &MoeShape, k: &RouterKnobs) -> Self::T;
+    /// Normalised, scaled weights of the chosen experts `[n, topk]`. The correction bias has no part in them.
+    fn router_weights(
+        &self,
+        logits: &Self::T,
+        ids: &Index,
+        bias: Option<&[f32]>,
+        s: &MoeShape,
+        k: &RouterKnobs,
+    ) -> Self::T;
     /// Weighted sum of the routed experts, in ascending expert id.
     fn experts(
         &self,

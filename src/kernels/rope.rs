@@ -2,7 +2,8 @@
 //! computes them (the f32 angle is the definition; cos and sin are accurate for that angle).
 
 use super::mat::{Mat, par_rows};
-use super::values::Pairing;
+use super::round::round_row;
+use super::values::{Fmt, Pairing};
 use crate::checkpoint::{Rope, Yarn};
 
 /// `cos` and `sin` of every position and frequency, `[positions, r/2]`.
@@ -64,6 +65,14 @@ impl RopeTable {
             });
         }
         RopeTable { dims, cos: cos.data, sin: sin.data }
+    }
+
+    /// The table with cos and sin rounded to `f`.
+    pub fn rounded(&self, f: Fmt) -> RopeTable {
+        let mut t = self.clone();
+        round_row(&mut t.cos, f);
+        round_row(&mut t.sin, f);
+        t
     }
 
     /// Rotates the trailing `dims` of one vector as at `position`; `inverse` rotates back.

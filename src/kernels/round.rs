@@ -2,7 +2,7 @@
 
 use super::mat::{Mat, par_rows};
 use super::values::Fmt;
-use crate::numeric::{act_fp4, act_fp8, bf16, e2m1, f16, nvfp4, scale, tf32};
+use crate::numeric::{act_fp4, act_fp8, bf16, e2m1, e4m3, f16, nvfp4, scale, tf32};
 use std::borrow::Cow;
 
 /// Rounds every value of `m` to `f`, block formats along rows.
@@ -28,6 +28,9 @@ pub fn round_row(row: &mut [f32], f: Fmt) {
         Fmt::Fp8x128 => act_fp8::act_quant_fp8(row, 128, act_fp8::AMAX_FLOOR),
         Fmt::Fp8x64 => act_fp8::act_quant_fp8(row, 64, act_fp8::AMAX_FLOOR),
         Fmt::Fp8Row => act_fp8::act_quant_fp8_f32_scale(row, row.len().max(1), act_fp8::AMAX_FLOOR),
+        Fmt::Fp8RowPow2 => act_fp8::act_quant_fp8(row, row.len().max(1), act_fp8::AMAX_FLOOR),
+        Fmt::E4m3 => e4m3::round_slice(row),
+        Fmt::MxFp4HalfDown => act_fp4::fp4_act_quant(row, act_fp4::BLOCK, 1e-4, e2m1::Rounding::HalfDown),
         Fmt::MxFp4 => {
             act_fp4::fp4_act_quant(row, act_fp4::BLOCK, act_fp4::AMAX_FLOOR, e2m1::Rounding::NearestEven)
         }

@@ -81,177 +81,20 @@ words! {
         Fp8x64 = "fp8_64",
         /// e4m3 with one f32 scale `amax/448` per row.
         Fp8Row = "fp8_row",
+        /// e4m3 with one power-of-two scale per row.
+        Fp8RowPow2 = "fp8_row_pow2",
+        /// e4m3 as it is, without a scale: saturates at 448, vanishes below 2^-10.
+        E4m3 = "e4m3",
         /// e2m1 with a power-of-two scale per 32 values (MXFP4).
         MxFp4 = "mxfp4",
+        /// The same with ties towards zero and a floor of 1e-4 under the block's amax.
+        MxFp4HalfDown = "mxfp4_half_down",
         /// e2m1 with an e4m3 scale per 16 values (NVFP4).
         NvFp4 = "nvfp4",
     }
 }
 
-words! {
-    /// On which side of the index product the Hadamard rotation is applied.
-    Hadamard {
-        /// On neither side.
-        None = "none",
-        /// On queries and keys: scores are unchanged but for quantisation.
-        Both = "both",
-        /// On queries only: the ranking carries no information.
-        QOnly = "q_only",
-        /// On keys only.
-        KOnly = "k_only",
-    }
-}
-
-words! {
-    /// How the attention sink enters the softmax.
-    Sink {
-        /// Once, in the denominator.
-        Once = "once",
-        /// Never.
-        Dropped = "dropped",
-        /// Twice.
-        Twice = "twice",
-        /// Once in every split, so `splits` times.
-        PerSplit = "per_split",
-        /// Multiplied by the softmax scale.
-        Scaled = "scaled",
-    }
-}
-
-words! {
-    /// The window a token may see.
-    Window {
-        /// The last `sliding_window` positions, itself included.
-        Exact = "exact",
-        /// One position fewer.
-        OneShort = "one_short",
-        /// One position more.
-        OneLong = "one_long",
-        /// Everything before it.
-        Unlimited = "unlimited",
-    }
-}
-
-words! {
-    /// Which compressed entries are visible to position `t`.
-    Visible {
-        /// `j < (t+1) / ratio`.
-        Exact = "exact",
-        /// `j < t / ratio`: the entry closing at `t` is hidden.
-        QDivR = "q_div_r",
-        /// `j <= (t+1) / ratio`: one entry of the future.
-        OneFuture = "one_future",
-    }
-}
-
-words! {
-    /// Pairing of rotary dimensions.
-    Pairing {
-        /// Adjacent pairs `(2i, 2i+1)`, as the model was trained.
-        Interleaved = "interleaved",
-        /// Halves `(i, i + r/2)`.
-        HalfSplit = "half_split",
-        /// No rotation.
-        Off = "off",
-    }
-}
-
-words! {
-    /// Position used to rotate a compressed entry.
-    EntryPosition {
-        /// The first token of its window, `ratio · j`.
-        First = "first",
-        /// The entry number `j` itself.
-        Index = "index",
-        /// The last token of its window.
-        Last = "last",
-    }
-}
-
-words! {
-    /// Where the previous window enters the overlapping compressor.
-    Overlap {
-        /// Always.
-        On = "on",
-        /// Never.
-        Off = "off",
-    }
-}
-
-words! {
-    /// Which rotary table a layer uses.
-    RopeTableChoice {
-        /// The one its kind is configured with.
-        Config = "config",
-        /// The other kind's.
-        Swapped = "swapped",
-    }
-}
-
-words! {
-    /// How often `routed_scaling_factor` reaches the routed sum.
-    Scale {
-        /// Once.
-        Once = "once",
-        /// Not at all.
-        Never = "never",
-        /// Twice.
-        Twice = "twice",
-    }
-}
-
-words! {
-    /// Where the routing weight (with its factor) multiplies a routed expert's output.
-    WeightSite {
-        /// On the activation, before `w2` (the official script).
-        BeforeW2 = "before_w2",
-        /// On the rounded output of `w2`.
-        AfterW2 = "after_w2",
-        /// Normalised weight after `w2`; the factor on the rounded routed sum.
-        FactorOnSum = "factor_on_sum",
-    }
-}
-
-words! {
-    /// Which SwiGLU inputs are clamped.
-    Clamp {
-        /// Up to ±limit, gate from above, in routed and shared experts.
-        Exact = "exact",
-        /// No clamp in the shared expert.
-        OffShared = "off_shared",
-        /// No clamp in the routed experts.
-        OffRouted = "off_routed",
-        /// The product is clamped instead of its factors.
-        AfterSilu = "after_silu",
-    }
-}
-
-words! {
-    /// Order of equal scores at the cut of top-k.
-    Tie {
-        /// The lower entry index wins.
-        Low = "low",
-        /// The higher entry index wins.
-        High = "high",
-    }
-}
-
-words! {
-    /// Which of the two indices of the mHC mixing matrix is contracted.
-    Comb {
-        /// The first: `X'[k] = Σ_j C[j][k] X[j]`.
-        Exact = "exact",
-        /// The second.
-        Transposed = "transposed",
-    }
-}
-
-words! {
-    /// How hash-table expert ids are stored.
-    TableDtype {
-        /// Integers.
-        Int = "int",
-        /// Rounded to bfloat16: exact up to 256.
-        Bf16 = "bf16",
-    }
-}
+mod choosing;
+mod mixing;
+pub use choosing::*;
+pub use mixing::*;

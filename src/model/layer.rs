@@ -3,15 +3,17 @@
 //! Attention runs over blocks of tokens against caches, so whole prefill, chunked prefill and
 //! decode are the same code called with blocks of different sizes.
 
+use super::stray::{self, Stray};
 use super::taps::{Observer, Tap, TapAt, TapId};
 use super::weights::{CompressorWeights, LayerWeights};
-use crate::checkpoint::{Config, LayerSpec};
+use crate::checkpoint::{Config, LayerSpec, Rope, Yarn};
 use crate::error::Result;
 use crate::kernels::knobs::{CompressorKnobs, Knobs};
-use crate::kernels::ops::{AttnShape, HcShape, IndexShape, MoeShape, PoolShape};
+use crate::kernels::ops::{AttnShape, HcShape, IndexShape, MoeShape, PoolShape, Side};
 use crate::kernels::rope::RopeTable;
-use crate::kernels::values::{Hadamard, Pairing, RopeTableChoice};
+use crate::kernels::values::{Fmt, Pairing, RopeTableChoice};
 use crate::kernels::{Index, Mat, Ops, Phase, index};
+use std::sync::OnceLock;
 
 /// A run of consecutive positions that goes through a layer at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +29,10 @@ pub struct Block {
     pub chunk_start: bool,
 }
 
+/// The YaRN scaling of the released models.
+const RELEASED_YARN: Yarn =
+    Yarn { factor: 16.0, original_max_position_embeddings: 65536, beta_fast: 32.0, beta_slow: 1.0 };
+
 /// Rotary tables of a run.
 #[derive(Debug, Default)]
 pub struct RopeTables {
@@ -34,6 +40,9 @@ pub struct RopeTables {
     pub main: RopeTable,
     /// Layers with them.
     pub compress: RopeTable,
+    /// Made when first asked for: the main table with the YaRN scaling of the other one, or of the released models.
+    yarn: OnceLock<RopeTable>,
+    main_rope: Option<(Rope, usize, usize)>,
 }
 
 impl RopeTables {
@@ -42,7 +51,20 @@ impl RopeTables {
         RopeTables {
             main: RopeTable::new(&c.rope_main, c.qk_rope_head_dim, positions),
             compress: RopeTable::new(&c.rope_compress, c.qk_rope_head_dim, positions),
+            yarn: OnceLock::new(),
+            main_rope: Some((
+                Rope { yarn: c.rope_compress.yarn.or(Some(RELEASED_YARN)), ..c.rope_main },
+                c.qk_rope_head_dim,
+                positions,
+            )),
         }
+    }
+    /// The main path's table with YaRN where the model has none.
+    fn yarn(&self) -> &RopeTable {
+        self.yarn.get_or_init(|| match &self.main_rope {
+            Some((rope, dims, positions)) => RopeTable::new(rope, *dims, *positions),
+            None => RopeTable::default(),
+        })
     }
 }
 
@@ -90,6 +112,8 @@ pub struct LayerCache<O: Ops> {
     pool: O::Pool,
     /// Pending tokens of the indexer's compressor.
     index_pool: O::Pool,
+    /// What only wrong kernels look at.
+    stray: Stray<O>,
 }
 
 impl<O: Ops> LayerCache<O> {
@@ -101,7 +125,17 @@ impl<O: Ops> LayerCache<O> {
             keys: ops.keys(c.index_head_dim),
             pool: O::Pool::default(),
             index_pool: O::Pool::default(),
+            stray: Stray::new(ops),
         }
+    }
+    /// Lets a layer that reuses a selection find the one of the CSA layer before it, and keeps its own for the next.
+    pub fn reuse(&mut self, previous: Option<Index>) {
+        self.stray.previous = previous;
+        self.stray.keep = true;
+    }
+    /// The selection kept for the next CSA layer: this layer's, or what it was given.
+    pub fn selection(self) -> Option<Index> {
+        self.stray.own.or(self.stray.previous)
     }
 }
 
@@ -154,7 +188,16 @@ pub fn attention_half<O: Ops>(
     } else {
         (&ctx.ropes.compress, &ctx.ropes.main)
     };
-    let table = if k.linear.rope == RopeTableChoice::Config { own } else { other };
+    let table = match k.linear.rope {
+        RopeTableChoice::Config => own,
+        RopeTableChoice::Swapped => other,
+        RopeTableChoice::Yarn => ctx.ropes.yarn(),
+    };
+    let coarse = (k.linear.rope_dtype != Fmt::F32).then(|| table.rounded(k.linear.rope_dtype));
+    let table = coarse.as_ref().unwrap_or(table);
+    if b.chunk_start {
+        cache.stray.chunk_from = pos0;
+    }
     let (heads, eps, dtype) = (c.num_attention_heads, c.rms_norm_eps, k.linear.out_dtype);
 
     let qr = ops.linear(&a, &w.wq_a, &k.linear);
@@ -167,7 +210,13 @@ pub fn attention_half<O: Ops>(
     let kv = ops.linear(&a, &w.wkv, &k.linear);
     let kv = ops.rms_norm(&kv, &w.kv_norm, eps, dtype);
     let kv = ops.rope(kv, 1, table, pos0, k.linear.pairing, dtype);
-    let mut kv = ops.kv_store(kv, c.qk_rope_head_dim, k.kv_cache.window, &k.kv_cache);
+    let mut kv = ops.kv_store(kv, pos0, c.qk_rope_head_dim, k.kv_cache.window, &k.kv_cache);
+    if !k.kv_cache.ring_carry && b.chunk_start && b.phase == Phase::Prefill {
+        stray::lose_lap(ops, &mut cache.kv, pos0, c.sliding_window, c.head_dim);
+    }
+    if k.kv_cache.ring_shift > 0 {
+        kv = cache.stray.shifted(ops, &cache.kv, kv, k.kv_cache.ring_shift as usize, c.head_dim);
+    }
     taps.tensor(ctx.id(Tap::AttnKv), pos0, &mut kv)?;
     ops.append(&mut cache.kv, &kv);
 
@@ -177,7 +226,7 @@ pub fn attention_half<O: Ops>(
         let pairing = k.compressor.pairing;
         let new =
             pool(ops, &a, cw, &mut cache.pool, b, spec.ratio, overlap, own, pairing, eps, &k.compressor);
-        let mut new = ops.kv_store(new, c.qk_rope_head_dim, k.kv_cache.compressed, &k.kv_cache);
+        let mut new = ops.kv_store(new, entry0, c.qk_rope_head_dim, k.kv_cache.compressed, &k.kv_cache);
         taps.tensor(ctx.id(Tap::CompressorKv), entry0, &mut new)?;
         ops.append(&mut cache.comp, &new);
     }
@@ -186,12 +235,17 @@ pub fn attention_half<O: Ops>(
     if let Some(iw) = &w.indexer {
         let ih = c.index_n_heads;
         let ik = &k.indexer;
-        let s = IndexShape { heads: ih, dim: c.index_head_dim, ratio: spec.ratio, topk: c.index_topk };
+        let s = IndexShape {
+            heads: ih,
+            dim: c.index_head_dim,
+            ratio: spec.ratio,
+            topk: c.index_topk,
+            chunk_from: cache.stray.chunk_from,
+        };
 
         let qi = ops.index_proj(&qr, &iw.wq_b, 1.0, ik);
         let qi = ops.rope(qi, ih, own, pos0, ik.pairing, ik.in_dtype);
-        let rotate_q = matches!(ik.hadamard, Hadamard::Both | Hadamard::QOnly);
-        let mut qi = ops.index_encode(qi, ih, rotate_q, ik.q_dtype)?;
+        let mut qi = ops.index_encode(qi, ih, Side::Query, ik)?;
         taps.tensor(ctx.id(Tap::IndexerQ), pos0, &mut qi)?;
 
         let entry0 = ops.keys_len(&cache.keys);
@@ -219,8 +273,7 @@ pub fn attention_half<O: Ops>(
             eps,
             &ck,
         );
-        let rotate_k = matches!(ik.hadamard, Hadamard::Both | Hadamard::KOnly);
-        let mut ki = ops.index_encode(ki, 1, rotate_k, ik.k_dtype)?;
+        let mut ki = ops.index_encode(ki, 1, Side::Key, ik)?;
         taps.tensor(ctx.id(Tap::IndexerK), entry0, &mut ki)?;
         ops.keys_append(&mut cache.keys, &ki);
 
@@ -236,7 +289,9 @@ pub fn attention_half<O: Ops>(
         } else {
             ops.index_topk(&qi, &wi, &cache.keys, pos0, width, &s, ik, &k.topk)
         };
+        cache.stray.reuse(&mut ids, pos0, k.topk.reuse);
         taps.index(ctx.id(Tap::IndexTopk), pos0, &mut ids)?;
+        cache.stray.keep(&ids);
         chosen = Some(ids);
     }
 
@@ -291,8 +346,12 @@ pub fn ffn_half<O: Ops>(
 ) -> Result<O::T> {
     let c = ctx.config;
     let hc = hc_shape(c);
-    let moe =
-        MoeShape { limit: c.swiglu_limit, factor: c.routed_scaling_factor, topk: c.num_experts_per_tok };
+    let moe = MoeShape {
+        limit: c.swiglu_limit,
+        factor: c.routed_scaling_factor,
+        topk: c.num_experts_per_tok,
+        batch: if b.phase == Phase::Decode { 1 } else { ctx.tokens.len() },
+    };
     let (pos0, mut taps) = (b.from, Taps { ops, obs, phase: b.phase });
 
     let mut mix = ops.mhc_mix(x, &w.hc_ffn, &hc, &k.mhc);
@@ -311,7 +370,7 @@ pub fn ffn_half<O: Ops>(
     let table = w.tid2eid.as_deref().map(|t| (t, tokens));
     let mut ids = ops.router_select(&logits, w.gate_bias.as_deref(), table, &moe, &k.router);
     taps.index(ctx.id(Tap::RouterTopk), pos0, &mut ids)?;
-    let mut weights = ops.router_weights(&logits, &ids, &moe, &k.router);
+    let mut weights = ops.router_weights(&logits, &ids, w.gate_bias.as_deref(), &moe, &k.router);
     taps.tensor(ctx.id(Tap::RouterWeights), pos0, &mut weights)?;
 
     let mut routed = ops.experts(&f, &ids, &weights, w.experts.as_ref(), &moe, &k.experts)?;

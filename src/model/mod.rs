@@ -1,6 +1,7 @@
 //! The architecture, written once over the ops of [`crate::kernels`]. Knows no file and no screen.
 
 pub mod layer;
+mod stray;
 pub mod outer;
 pub mod taps;
 pub mod weights;

@@ -1,0 +1,51 @@
+use super::*;
+use crate::kernels::Knobs;
+use crate::kernels::presets::PRESETS;
+
+/// Catches a fault with a misspelt knob, a value it does not take, or no effect at all.
+#[test]
+fn every_fault_is_valid_and_moves_a_knob() {
+    for f in FAULTS.iter().chain(CONTROLS) {
+        let mut k = Knobs::default();
+        for (path, value) in f.settings() {
+            k.set(&path, &value).unwrap_or_else(|e| panic!("{}: {e}", f.name));
+        }
+        assert_eq!(f.settings().len(), f.settings.split(',').count(), "{}", f.name);
+        assert_ne!(k, Knobs::default(), "{} is golden", f.name);
+        assert!(!k.is_golden_at(f.guilty()), "{} does not touch {}", f.name, f.guilty());
+        assert!(('A'..='K').contains(&f.class) || f.class == 'N');
+        let mut golden = Knobs::default();
+        for (path, value) in f.both() {
+            golden.set(&path, &value).unwrap_or_else(|e| panic!("{}: {e}", f.name));
+        }
+    }
+}
+
+/// Catches a fault that the floor pays for: one made of declared formats alone can never be
+/// told from a quantised kernel. The listed one shows by the experts chosen.
+#[test]
+fn a_fault_is_more_than_a_declared_format() {
+    let only: Vec<&str> = FAULTS
+        .iter()
+        .filter(|f| {
+            let mut k = Knobs::default();
+            f.settings().iter().for_each(|(p, v)| k.set(p, v).unwrap());
+            k == k.formats_only()
+        })
+        .map(|f| f.name)
+        .collect();
+    assert_eq!(only, ["router_bf16"]);
+}
+
+/// Catches a name that means two things in a kernel spec.
+#[test]
+fn names_are_unique() {
+    let mut names: Vec<&str> = FAULTS.iter().chain(CONTROLS).map(|f| f.name).collect();
+    names.extend(PRESETS.iter().map(|p| p.name));
+    names.extend(Site::ALL.iter().map(|s| s.name()));
+    names.extend(["all", "none", "prefill", "decode"]);
+    let n = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), n);
+}
