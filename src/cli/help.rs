@@ -59,9 +59,11 @@ A kernel spec is a comma list, later words winning:
 pub const KERNELS_CHECK: &str = "\
 Every operation of a path runs alone on seeded data: with golden's knobs, with the path's, and
 with the path's declared formats alone. The last is the floor; excess is error over floor.
-Cases: random; offset (scores share a large offset); ties (equal scores at the cut); outliers
-(a few channels 50 times larger); beyond_clamp; masked (empty slots, few entries); empty_splits
-(fewer keys than splits); short (lengths around every edge).
+Cases: random; bf16_inputs (activations that bf16 holds, as kernels are usually tested);
+offset (scores share a large offset); ties (equal scores at the cut); outliers (a few channels
+50 times larger); beyond_clamp; masked (empty slots, few entries); empty_splits (fewer keys than
+splits); short (lengths around every edge). In cases other than random and bf16_inputs a preset
+may be suspect without being broken: it says on which data that kernel is fragile.
 
 Examples:
   dsv4 kernels check                                  every preset, each by itself

@@ -1,6 +1,6 @@
 //! Attention of decode steps: window, chosen entries, sinks; output after the inverse rotation.
 
-use super::data::{Gen, channel0, outliers};
+use super::data::{Gen, channel0, outliers, stored};
 use super::sizes::{Case, Dims, rope};
 use super::{Bench, Run, Tap};
 use crate::error::Result;
@@ -45,7 +45,7 @@ impl Attention {
     fn blocks(&self, case: Case) -> Option<Vec<Block>> {
         let far = self.d.far();
         Some(match case {
-            Case::Random | Case::Offset | Case::Outliers => vec![self.block(far, 4)],
+            Case::Random | Case::Bf16Inputs | Case::Offset | Case::Outliers => vec![self.block(far, 4)],
             // The window alone; one entry; a few; empty slots among valid ones.
             Case::Masked => {
                 let mut b = self.block(far, 4);
@@ -86,10 +86,11 @@ impl<O: Ops + 'static> Bench<O> for Attention {
             // softmax, not the formats. Odd heads get a negative one, where the sink dominates.
             Case::Offset => {
                 let z = bf16::round(OFFSET * (d.dim as f32).sqrt());
-                channel0(&mut q, d.dim, |i| if i % d.heads % 2 == 0 { z } else { -z });
+                channel0(&mut q, d.dim, |i| if (i % d.heads).is_multiple_of(2) { z } else { -z });
                 channel0(&mut kv, d.dim, |_| 1.0);
                 channel0(&mut comp, d.dim, |_| 1.0);
             }
+            Case::Bf16Inputs => [&mut q, &mut kv, &mut comp].into_iter().for_each(stored),
             Case::Outliers => {
                 outliers(&mut kv, d.dim);
                 outliers(&mut comp, d.dim);

@@ -2,6 +2,7 @@
 
 use super::sizes::{OUTLIER, OUTLIERS};
 use crate::kernels::Mat;
+use crate::numeric::bf16;
 use rayon::prelude::*;
 
 /// A source of data. Every tensor is named, so that none depends on which others are made.
@@ -57,6 +58,11 @@ pub(super) fn outliers(m: &mut Mat, dim: usize) {
     for v in m.data.chunks_exact_mut(dim) {
         OUTLIERS.iter().for_each(|c| v[*c] *= OUTLIER);
     }
+}
+
+/// Rounds to numbers that bf16 holds.
+pub(super) fn stored(m: &mut Mat) {
+    bf16::round_slice(&mut m.data);
 }
 
 /// Sets channel 0 of every vector of width `dim`.

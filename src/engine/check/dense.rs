@@ -1,6 +1,6 @@
 //! Embedding, cache store, dense projections, head.
 
-use super::data::{Gen, outliers};
+use super::data::{Gen, outliers, stored};
 use super::sizes::{Case, Dims, EPS, rope};
 use super::{Bench, Run, Tap};
 use crate::error::Result;
@@ -13,7 +13,7 @@ const TOKENS: usize = 16;
 /// Rows of case `case`, or `None` where the case means nothing to a row-wise operation.
 fn rows(case: Case) -> Option<usize> {
     match case {
-        Case::Random | Case::Outliers => Some(TOKENS),
+        Case::Random | Case::Bf16Inputs | Case::Outliers => Some(TOKENS),
         Case::Short => Some(1),
         _ => None,
     }
@@ -24,6 +24,9 @@ fn input<O: Ops>(ops: &O, data: Gen, case: Case, rows: usize, cols: usize, dim: 
     let mut x = data.of(case.name()).of("x").mat(rows, cols, 1.0);
     if case == Case::Outliers {
         outliers(&mut x, dim);
+    }
+    if case == Case::Bf16Inputs {
+        stored(&mut x);
     }
     ops.upload(x)
 }

@@ -1,6 +1,6 @@
 //! Routed and shared experts.
 
-use super::data::{Gen, outliers};
+use super::data::{Gen, outliers, stored};
 use super::router::shape;
 use super::sizes::{Case, Dims};
 use super::{Bench, Run, Tap};
@@ -61,7 +61,7 @@ impl<O: Ops + 'static> Bench<O> for Experts<O> {
     fn case(&self, ops: &O, case: Case) -> Result<Option<Run<'_, O>>> {
         let d = self.d;
         let (n, size) = match case {
-            Case::Random | Case::Outliers => (TOKENS, 1.0),
+            Case::Random | Case::Bf16Inputs | Case::Outliers => (TOKENS, 1.0),
             Case::BeyondClamp => (TOKENS, LARGE),
             Case::Masked => (2, 1.0),
             _ => return Ok(None),
@@ -70,6 +70,9 @@ impl<O: Ops + 'static> Bench<O> for Experts<O> {
         let mut x = data.of("x").mat(n, d.hidden, size);
         if case == Case::Outliers {
             outliers(&mut x, d.hidden);
+        }
+        if case == Case::Bf16Inputs {
+            stored(&mut x);
         }
         let s = shape(&d);
         // Every token takes the same experts, spread over the layer, in an order of its own.

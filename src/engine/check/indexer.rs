@@ -1,14 +1,14 @@
 //! The lightning indexer: encoding and scoring, and the selection from given scores.
 
-use super::data::{Gen, channel0, outliers};
+use super::data::{Gen, channel0, outliers, stored};
 use super::sizes::{Case, Dims, rope};
 use super::{Bench, Run, Selection, Tap, Value};
 use crate::error::Result;
 use crate::kernels::knobs::{IndexerKnobs, TopkKnobs};
 use crate::kernels::ops::IndexShape;
 use crate::kernels::rope::RopeTable;
-use crate::kernels::values::Hadamard;
-use crate::kernels::{Mat, Ops, index};
+use crate::kernels::values::{Fmt, Hadamard};
+use crate::kernels::{Index, Mat, Ops, index};
 
 /// Products of case `offset` share this; their own spread is about `sqrt(index_dim)`.
 const OFFSET: f32 = 128.0;
@@ -25,7 +25,7 @@ fn blocks(d: &Dims, case: Case) -> Option<Vec<(usize, usize)>> {
     let last = d.entries * d.ratios[0] - 4;
     let full = d.topk * d.ratios[0];
     match case {
-        Case::Random | Case::Offset | Case::Ties | Case::Outliers => Some(vec![(last, 4)]),
+        Case::Random | Case::Bf16Inputs | Case::Offset | Case::Ties | Case::Outliers => Some(vec![(last, 4)]),
         // Far fewer entries than may be chosen; all others lie in the future.
         Case::Masked => Some(vec![(10 * d.ratios[0], 4)]),
         Case::Short => Some(vec![(0, 5), (full - 2, 6)]),
@@ -36,6 +36,11 @@ fn blocks(d: &Dims, case: Case) -> Option<Vec<(usize, usize)>> {
 fn visible(d: &Dims, blocks: &[(usize, usize)]) -> Vec<usize> {
     let all = blocks.iter().flat_map(|(p, n)| *p..p + n);
     all.map(|t| ((t + 1) / d.ratios[0]).min(d.entries)).collect()
+}
+
+/// Clears the dims under rope.
+fn unrotated(m: &mut Mat, d: &Dims) {
+    m.data.chunks_exact_mut(d.index_dim).for_each(|v| v[d.index_dim - d.rope..].fill(0.0));
 }
 
 /// Encoding of queries and keys, scores, and the entries they select.
@@ -72,15 +77,18 @@ impl<O: Ops + 'static> Bench<O> for Scoring<O> {
                 outliers(&mut keys, d.index_dim);
                 outliers(&mut x, d.hidden);
             }
+            // What is rotated is no bf16 number any more: here nothing is.
+            Case::Bf16Inputs => {
+                [&mut q, &mut keys].into_iter().for_each(|m| unrotated(m, &d));
+                [&mut q, &mut keys, &mut x].into_iter().for_each(stored);
+            }
             // Equal but for their position, which queries without rotated dims do not see.
             Case::Ties => {
                 for j in DISTINCT.min(d.entries)..d.entries {
                     let from = keys.row(j % DISTINCT).to_vec();
                     keys.row_mut(j).copy_from_slice(&from);
                 }
-                for m in [&mut q, &mut keys] {
-                    m.data.chunks_exact_mut(d.index_dim).for_each(|v| v[d.index_dim - d.rope..].fill(0.0));
-                }
+                [&mut q, &mut keys].into_iter().for_each(|m| unrotated(m, &d));
             }
             _ => {}
         }
@@ -97,15 +105,14 @@ impl<O: Ops + 'static> Bench<O> for Scoring<O> {
             let mut rotated = ops.upload(Mat::zeros(0, d.index_dim));
             for j in 0..d.entries {
                 let key = ops.slice(&keys, j, j + 1);
-                let dtype = crate::kernels::values::Fmt::F32;
-                let key = ops.rope(key, 1, &table, j * d.ratios[0], ik.key_pairing, dtype);
+                let key = ops.rope(key, 1, &table, j * d.ratios[0], ik.key_pairing, Fmt::F32);
                 ops.append(&mut rotated, &key);
             }
             let rotated = ops.index_encode(rotated, 1, rotates(Hadamard::KOnly), ik.k_dtype)?;
             let mut list = ops.keys(d.index_dim);
             ops.keys_append(&mut list, &rotated);
             let (mut scores, mut row) = (Mat::default(), 0);
-            let mut ids = crate::kernels::Index::default();
+            let mut ids = Index::default();
             for (pos0, n) in &blocks {
                 let qb = ops.slice(&q, row, row + n);
                 let wb = ops.slice(&weights, row, row + n);
@@ -132,7 +139,7 @@ impl<O: Ops + 'static> Bench<O> for Scoring<O> {
     }
 }
 
-fn push(all: &mut crate::kernels::Index, more: crate::kernels::Index) {
+fn push(all: &mut Index, more: Index) {
     all.rows += more.rows;
     all.k = more.k;
     all.ids.extend(more.ids);
@@ -153,7 +160,7 @@ impl Selecting {
 impl<O: Ops + 'static> Bench<O> for Selecting {
     fn case(&self, ops: &O, case: Case) -> Result<Option<Run<'_, O>>> {
         let d = self.d;
-        let Some(blocks) = blocks(&d, case) else { return Ok(None) };
+        let Some(blocks) = blocks(&d, case).filter(|_| case != Case::Bf16Inputs) else { return Ok(None) };
         let data = self.data.of(case.name());
         let seen = visible(&d, &blocks);
         let mut scores = data.of("scores").mat(seen.len(), d.entries, 10.0);
@@ -171,7 +178,7 @@ impl<O: Ops + 'static> Bench<O> for Selecting {
         Ok(Some(Box::new(move |ops, k| {
             let s = shape(&d);
             let width = index::width(d.entries, &s, &k.topk);
-            let (mut ids, mut row) = (crate::kernels::Index::default(), 0);
+            let (mut ids, mut row) = (Index::default(), 0);
             for (pos0, n) in &blocks {
                 let part = ops.slice(&scores, row, row + n);
                 row += n;

@@ -1,6 +1,6 @@
 //! Hyper-connections: mixing weights, collapse, expansion.
 
-use super::data::{Gen, outliers};
+use super::data::{Gen, outliers, stored};
 use super::sizes::{Case, Dims, EPS};
 use super::{Bench, Run, Tap};
 use crate::error::Result;
@@ -39,7 +39,7 @@ impl<O: Ops + 'static> Bench<O> for Streams<O> {
     fn case(&self, ops: &O, case: Case) -> Result<Option<Run<'_, O>>> {
         let d = self.d;
         let n = match case {
-            Case::Random | Case::Offset | Case::Outliers => TOKENS,
+            Case::Random | Case::Bf16Inputs | Case::Offset | Case::Outliers => TOKENS,
             Case::Short => 1,
             _ => return Ok(None),
         };
@@ -47,6 +47,9 @@ impl<O: Ops + 'static> Bench<O> for Streams<O> {
         let mut x = data.of("x").mat(n, d.streams * d.hidden, 1.0);
         if case == Case::Outliers {
             outliers(&mut x, d.hidden);
+        }
+        if case == Case::Bf16Inputs {
+            stored(&mut x);
         }
         let y = ops.upload(data.of("y").mat(n, d.hidden, 1.0));
         let x = ops.upload(x);

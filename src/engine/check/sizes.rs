@@ -51,6 +51,8 @@ words! {
     Case, "case" {
         /// Independent, near-normal values.
         Random = "random",
+        /// The same, activations in numbers that bf16 holds: what kernels are usually tested on.
+        Bf16Inputs = "bf16_inputs",
         /// Scores that share a large offset.
         Offset = "offset",
         /// Many equal scores at the cut.
