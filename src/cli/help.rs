@@ -47,6 +47,7 @@ pub const KERNELS: &str = "\
 Examples:
   dsv4 kernels list                               everything, readable
   dsv4 kernels list --json | jq '.faults[].name'  for a script
+  dsv4 kernels check                              each preset's operations alone
 
 A kernel spec is a comma list, later words winning:
   splitk-mma,kv-fp8         presets (faults are named in the same way)
@@ -54,6 +55,21 @@ A kernel spec is a comma list, later words winning:
   attn.splits=8             one knob
   splitk-mma@3              in layer 3 only; also @0+2-5, @prefill, @decode
   none                      golden itself";
+
+pub const KERNELS_CHECK: &str = "\
+Every operation of a path runs alone on seeded data: with golden's knobs, with the path's, and
+with the path's declared formats alone. The last is the floor; excess is error over floor.
+Cases: random; bf16_inputs (activations that bf16 holds, as kernels are usually tested);
+offset (scores share a large offset); ties (equal scores at the cut); outliers (a few channels
+50 times larger); beyond_clamp; masked (empty slots, few entries); empty_splits (fewer keys than
+splits); short (lengths around every edge). In cases other than random and bf16_inputs a preset
+may be suspect without being broken: it says on which data that kernel is fragile.
+
+Examples:
+  dsv4 kernels check                                  every preset, each by itself
+  dsv4 kernels check --preset splitk-mma mhc-bf16     two of them
+  dsv4 kernels check --kernels attn.sink=dropped      one knob; exit code 1 if it is suspect
+  dsv4 kernels check --kernels none --sizes small     golden against itself: no bit differs";
 
 pub const SELFTEST: &str = "\
 Examples:

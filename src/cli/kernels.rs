@@ -1,7 +1,9 @@
-//! `dsv4 kernels`: every site, knob, preset and fault, explained.
+//! `dsv4 kernels`: every site, knob, preset and fault, explained; each operation checked alone.
+
+mod check;
 
 use super::table::{Column, table, wrapped};
-use super::{write_json, write_text};
+use super::{Globals, write_json, write_text};
 use crate::error::{Result, exit};
 use crate::kernels::faults::{CONTROLS, FAULTS, Fault};
 use crate::kernels::knobs::{Class, KnobDef};
@@ -11,7 +13,7 @@ use crate::kernels::{Golden, Knobs, Site};
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// Explain the kernels: sites, knobs, presets, faults
+/// Explain the kernels (sites, knobs, presets, faults) and check each one alone
 #[derive(Debug, Clone, clap::Args)]
 pub struct KernelsArgs {
     #[command(subcommand)]
@@ -27,11 +29,15 @@ enum KernelsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Test operations alone against golden at the real model's sizes, on synthetic data that punishes
+    #[command(after_help = super::help::KERNELS_CHECK)]
+    Check(check::CheckArgs),
 }
 
 /// Runs the command; the result is the exit code.
-pub fn run(args: &KernelsArgs, out: &mut dyn Write) -> Result<i32> {
-    match args.command {
+pub fn run(args: &KernelsArgs, global: &Globals, out: &mut dyn Write) -> Result<i32> {
+    match &args.command {
+        KernelsCommand::Check(a) => return check::run(a, global, out),
         KernelsCommand::List { json: true } => write_json(out, &as_json())?,
         KernelsCommand::List { json: false } => write_text(out, &as_text())?,
     }

@@ -74,7 +74,7 @@ impl Command {
             Command::Inspect(a) => inspect::run(a, out),
             Command::DiffLayers(a) => diff_layers::run(a, global, out),
             Command::Dump(a) => dump::run(a, global, out),
-            Command::Kernels(a) => kernels::run(a, out),
+            Command::Kernels(a) => kernels::run(a, global, out),
             Command::Selftest(a) => selftest::run(a, global, out),
         }
     }

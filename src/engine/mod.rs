@@ -1,5 +1,6 @@
 //! The layer-major pass: loading, running, observing. Prints nothing.
 
+pub mod check;
 pub mod compare;
 pub mod dump;
 pub mod interrupt;
