@@ -34,7 +34,8 @@ pub fn shape(id: TapId, c: &Config, tokens: usize, plan: &KnobPlan) -> Option<Ve
         Tap::IndexerWeights => indexed.then(|| vec![t, ih])?,
         Tap::IndexerScores => (indexed && compressed).then(|| vec![t, entries])?,
         Tap::IndexTopk => {
-            let shape = IndexShape { heads: ih, dim: ic, ratio: layer?.ratio, topk: c.index_topk, chunk_from: 0 };
+            let shape =
+                IndexShape { heads: ih, dim: ic, ratio: layer?.ratio, topk: c.index_topk, chunk_from: 0 };
             // A plan may give the phases different widths; the wider one holds both.
             let width = [Phase::Prefill, Phase::Decode]
                 .map(|p| index::width(entries, &shape, &plan.at(id.layer, p).topk))

@@ -217,10 +217,8 @@ fn one_split(q: &[f32], slots: &Slots, cut: Range<usize>, scale: f32, k: &AttnKn
             lanes.extend(stale);
         }
         let row = |m: &'_ [f32], j: usize| -> Range<usize> { j * dim..(j * dim + dim).min(m.len()) };
-        let mut z: Vec<f32> = lanes
-            .iter()
-            .map(|j| j.map_or(0.0, |j| dot(q, &slots.keys[row(&slots.keys, j)])))
-            .collect();
+        let mut z: Vec<f32> =
+            lanes.iter().map(|j| j.map_or(0.0, |j| dot(q, &slots.keys[row(&slots.keys, j)]))).collect();
         round_row(&mut z, k.logits_dtype);
         let mut mt = m;
         for (v, j) in z.iter_mut().zip(&lanes) {

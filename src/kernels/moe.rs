@@ -4,8 +4,8 @@ use super::cpu::Weight;
 use super::gemm::gemm_block;
 use super::knobs::{ExpertsKnobs, RouterKnobs};
 use super::mat::{Index, Mat, TASK_ROWS};
-use super::ops::{ExpertSource, Mlp, MoeShape};
 use super::moe_emul::{self, AlphaFactors};
+use super::ops::{ExpertSource, Mlp, MoeShape};
 use super::quant::round_row_by;
 use super::round::round_row;
 use super::simd::exp;
@@ -43,7 +43,7 @@ pub fn select(
             }
             for (e, v) in biased.iter_mut().enumerate() {
                 let b = bias.filter(|_| k.bias).map_or(0.0, |b| b[e]);
-                *v = moe_emul::score(logits.row(r)[e], k.softplus) + b;
+                *v = moe_emul::score(logits.row(r)[e], k) + b;
             }
             for id in row.iter_mut() {
                 let mut best = 0;
@@ -72,7 +72,7 @@ pub fn weights(logits: &Mat, ids: &Index, bias: Option<&[f32]>, s: &MoeShape, k:
         let row = out.row_mut(r);
         for (w, id) in row.iter_mut().zip(ids.row(r)) {
             let e = usize::try_from(*id).ok().filter(|e| *e < logits.cols);
-            *w = e.map_or(0.0, |e| moe_emul::score(logits.row(r)[e], k.softplus) + bias.map_or(0.0, |b| b[e]));
+            *w = e.map_or(0.0, |e| moe_emul::score(logits.row(r)[e], k) + bias.map_or(0.0, |b| b[e]));
         }
         let sum: f32 = if k.renorm { row.iter().sum() } else { 1.0 };
         row.iter_mut().for_each(|w| *w = *w / sum * factor);

@@ -1,18 +1,22 @@
 //! Router and expert arithmetic as it goes wrong, or merely differs, in fast kernels.
 
 use super::gemm::Packed;
-use super::knobs::ExpertsKnobs;
+use super::knobs::{ExpertsKnobs, RouterKnobs};
 use super::ops::MoeShape;
+use super::round::round_row;
 use super::values::{Alpha, Scale, Softplus, TableDtype};
 use crate::numeric::{bf16, f16, scale};
 
-/// Router score with softplus evaluated as `how` says.
-pub fn score(logit: f32, how: Softplus) -> f32 {
-    match how {
+/// Router score with softplus evaluated and rounded as `k` says.
+pub fn score(logit: f32, k: &RouterKnobs) -> f32 {
+    let s = match k.softplus {
         Softplus::Stable => super::moe::score(logit),
         Softplus::Naive => (1.0 + logit.exp()).ln().sqrt(),
         Softplus::NaiveF16 => f16::round(f16::round(1.0 + f16::round(logit.exp())).ln()).sqrt(),
-    }
+    };
+    let mut s = [s];
+    round_row(&mut s, k.score_dtype);
+    s[0]
 }
 
 /// Expert ids as read back from a table that went through another type.
@@ -91,8 +95,9 @@ mod tests {
     /// Catches an overflow that does not happen where it should, and a threshold that is off by one.
     #[test]
     fn naive_softplus_overflows_and_runners_choose_by_size() {
-        assert!(score(89.0, Softplus::Naive).is_infinite() && score(89.0, Softplus::Stable).is_finite());
-        assert!(score(12.0, Softplus::NaiveF16).is_infinite() && score(11.0, Softplus::NaiveF16).is_finite());
+        let by = |x, softplus| score(x, &RouterKnobs { softplus, ..Knobs::default().router });
+        assert!(by(89.0, Softplus::Naive).is_infinite() && by(89.0, Softplus::Stable).is_finite());
+        assert!(by(12.0, Softplus::NaiveF16).is_infinite() && by(11.0, Softplus::NaiveF16).is_finite());
         let k = ExpertsKnobs { scale: Scale::Never, scale_above: 8, ..Knobs::default().experts };
         let s = |batch| MoeShape { limit: None, factor: 1.5, topk: 2, batch };
         assert_eq!((runner_factor(&s(8), &k), runner_factor(&s(9), &k)), (1.0, 1.0 / 1.5));

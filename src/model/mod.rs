@@ -1,8 +1,8 @@
 //! The architecture, written once over the ops of [`crate::kernels`]. Knows no file and no screen.
 
 pub mod layer;
-mod stray;
 pub mod outer;
+mod stray;
 pub mod taps;
 pub mod weights;
 

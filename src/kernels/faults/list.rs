@@ -33,6 +33,8 @@ const FP4_INDEX: &str = "indexer.hadamard=both,indexer.q_dtype=mxfp4,indexer.k_d
 const LOW_CLAMP: &str = "experts.limit_percent=1";
 /// Overflow within reach of a small model.
 const LOUD_LOGITS: &str = "router.logit_gain=200";
+/// Entries in fp8 on both sides.
+const FP8_CACHE: &str = "kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on";
 /// Scores so coarse that many are equal.
 const COARSE_SCORES: &str = "indexer.score_dtype=fp8_row";
 
@@ -64,14 +66,13 @@ pub const FAULTS: &[Fault] = &[
     f("dot_fp8", 'A', Indexer, Csa, None, Horizon, "indexer.dot_dtype=fp8_row", "scores coarse, members near the cut wrong"),
     f("coarse_fp16_cap", 'B', Topk, Csa, None, Horizon, "topk.coarse_bits=8,topk.coarse_cap=16", "valid, unique ids, wrong members; later entries lost"),
     f("coarse_fp16_cap_arrival", 'B', Topk, Csa, None, Horizon, "topk.coarse_bits=8,topk.coarse_cap=16,topk.seed=7", "as coarse_fp16_cap, members change from run to run"),
-    on(COARSE_SCORES, f("tie_arrival_order", 'B', Topk, Csa, None, Ties, "topk.tie=arrival,topk.seed=7", "differs only where scores are equal at the cut: near ties, and another seed gives another set")),
     f("sentinel_inside_prefix", 'B', Topk, Csa, None, Nothing, "topk.output=sentinel_inside", "a -1 before the last valid id"),
     f("uninitialised_tail", 'B', Topk, Csa, None, Nothing, "topk.output=uninitialised_tail", "ids after the last valid one: duplicates, ids of the future"),
     f("nan_row", 'B', Topk, Csa, None, Horizon, "topk.output=nan_rows", "some rows hold the oldest entries unranked"),
     f("width_silently_512", 'B', Topk, Csa, None, Width, "topk.width=512", "the default width replaces the checkpoint's"),
     f("width_halved", 'B', Topk, Csa, None, Horizon, "topk.halved=on", "half the entries; recall falls with length"),
     f("width_too_narrow", 'B', Topk, Csa, None, Horizon, "topk.width=8", "the lower ranks are never seen; recall falls with length"),
-    f("kv_layout_interleaved", 'C', KvCache, Any, None, Nothing, "kv_cache.layout=interleaved,kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on", "entries read across record borders: garbage from the second slot of a page on"),
+    f("kv_layout_interleaved", 'C', Linear, Any, None, Nothing, "kv_cache.layout=interleaved,kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on", "entries read across record borders: garbage from the second slot of a page on"),
     f("ring_shift", 'C', KvCache, Any, None, Nothing, "kv_cache.ring_shift=1", "window entries of the neighbour's position"),
     f("ring_shift_far", 'C', KvCache, Any, None, Nothing, "kv_cache.ring_shift=16", "window entries of a position far away"),
     f("int32_wrap", 'C', Attn, Csa, None, PastWindow, "attn.entry_wrap=4", "late entries read early ones"),
@@ -135,7 +136,7 @@ pub const FAULTS: &[Fault] = &[
     f("weights_not_normalised", 'I', Router, Any, None, Nothing, "router.renorm=off", "weight sums differ from token to token"),
     f("router_bias_off", 'I', Router, Routed, None, Nothing, "router.bias=off", "experts chosen by raw score"),
     f("router_bias_in_weights", 'I', Router, Routed, None, Nothing, "router.bias_in_weights=on", "experts right, their weights shifted"),
-    f("router_bf16", 'I', Router, Routed, None, Nothing, "router.logits_dtype=bf16,router.in_dtype=bf16", "expert choice flips at small margins"),
+    f("router_bf16", 'I', Router, Any, None, Nothing, "router.score_dtype=bf16", "expert choice flips at small margins, weights coarse"),
     on(LOUD_LOGITS, f("softplus_naive", 'I', Router, Any, None, Overflow, "router.softplus=naive", "NaN weights where a logit exceeds 88")),
     f("tid2eid_bf16", 'I', Router, Hash, None, Nothing, "router.table=coarse", "odd expert ids of the upper half merge into even ones"),
     f("tid2eid_bf16_exact", 'I', Router, Hash, None, ManyExperts, "router.table=bf16", "odd expert ids above 256 merge into even ones"),
@@ -151,7 +152,7 @@ pub const FAULTS: &[Fault] = &[
     f("linear_ue8m0_byte_as_value", 'K', Linear, Any, None, Nothing, "linear.quant=byte_as_value,linear.in_dtype=fp8_128", "output projection gigantic; norms hide it before attention"),
     f("experts_quant_then_ceil", 'K', Experts, Any, None, Nothing, "experts.quant=then_ceil,experts.in_dtype=fp8_128", "experts too large by a factor of 1 to 4"),
     f("experts_ue8m0_byte_as_value", 'K', Experts, Any, None, Nothing, "experts.quant=byte_as_value,experts.in_dtype=fp8_128", "experts gigantic"),
-    f("nvfp4_alpha_gate_up_swap", 'K', Experts, Any, None, Nothing, "experts.alpha=swapped,experts.w_dtype=nvfp4,experts.in_dtype=nvfp4", "gate and up off by inverse constants near 1"),
+    f("nvfp4_alpha_gate_up_swap", 'K', Experts, Any, None, Nothing, "experts.alpha=swapped", "gate and up off by inverse constants near 1"),
     f("input_scale_twice", 'K', Experts, Any, None, Nothing, "experts.alpha=input_scale_twice,experts.w_dtype=nvfp4,experts.in_dtype=nvfp4", "experts vanish"),
     f("rows_ge_m_zero", 'K', Experts, Any, None, Large, "experts.max_rows=8", "tokens late in an expert's list get nothing from it"),
     f("embed_scaled", 'N', Embed, Any, None, Nothing, "embed.scaled=on", "streams too large from the start"),
@@ -171,10 +172,11 @@ pub const CONTROLS: &[Fault] = &[
     f("lse_base_2", 'E', Attn, Any, None, Nothing, "attn.lse_base=two,attn.exp_base=two,attn.splits=8", "another base, the same everywhere"),
     f("partials_bf16", 'E', Attn, Any, None, Nothing, "attn.partial_dtype=bf16,attn.splits=8,attn.out_dtype=bf16", "partial outputs stored in bf16"),
     f("p_fp8", 'E', Attn, Any, None, Nothing, "attn.p_dtype=fp8_row,attn.v_dtype=fp8_row,attn.out_dtype=bf16", "probabilities in fp8 beside values in fp8"),
-    f("kv_pages", 'C', KvCache, Any, None, Nothing, "kv_cache.layout=paged,kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on", "fp8 entries through real bytes and pages"),
+    on(FP8_CACHE, f("kv_pages", 'C', KvCache, Any, None, Nothing, "kv_cache.layout=paged", "fp8 entries through real bytes and pages")),
     f("fold_scale", 'A', Indexer, Csa, None, Horizon, "indexer.fold_scale=on,indexer.q_dtype=fp8_row", "query scale folded into the head weight"),
     f("state_bf16", 'G', Compressor, Compressed, None, Nothing, "compressor.state_dtype=bf16", "pending compressor state in bf16"),
-    f("clamp_after_silu", 'J', Experts, Any, None, Nothing, "experts.clamp=after_silu", "the clamp moved behind the activation: the same where gates stay below it"),
+    f("clamp_after_silu", 'J', Experts, Any, None, Nothing, "experts.clamp=after_silu,experts.in_dtype=bf16,experts.w_dtype=bf16,experts.out_dtype=bf16", "the clamp moved behind the activation: silu(10) = 9.9995 becomes 10"),
+    on(COARSE_SCORES, f("tie_arrival_order", 'B', Topk, Csa, None, Ties, "topk.tie=arrival,topk.seed=7", "equal scores in the order of arrival: near ties flip, and another seed flips others; seen by repeating a run")),
     f("weight_after_w2", 'I', Experts, Any, None, Nothing, "experts.weight_site=after_w2", "routing weight after w2 instead of before it"),
-    f("yarn_on_ratio0_short", 'F', Linear, Window, None, Short, "linear.rope=yarn,linear.in_dtype=bf16,linear.w_dtype=bf16,linear.out_dtype=bf16", "YaRN where there is none: slow dims only, below bf16 at short positions"),
+    f("yarn_on_ratio0_short", 'F', Linear, Window, None, Short, "linear.rope=yarn,linear.in_dtype=bf16,linear.w_dtype=bf16,linear.out_dtype=bf16,attn.qk_dtype=bf16,attn.out_dtype=bf16", "YaRN where there is none: slow dims only, below bf16 at short positions"),
 ];

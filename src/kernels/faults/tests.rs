@@ -22,7 +22,7 @@ fn every_fault_is_valid_and_moves_a_knob() {
 }
 
 /// Catches a fault that the floor pays for: one made of declared formats alone can never be
-/// told from a quantised kernel. The listed one shows by the experts chosen.
+/// told from a quantised kernel.
 #[test]
 fn a_fault_is_more_than_a_declared_format() {
     let only: Vec<&str> = FAULTS
@@ -34,7 +34,7 @@ fn a_fault_is_more_than_a_declared_format() {
         })
         .map(|f| f.name)
         .collect();
-    assert_eq!(only, ["router_bf16"]);
+    assert!(only.is_empty(), "{only:?}");
 }
 
 /// Catches a name that means two things in a kernel spec.

@@ -111,6 +111,7 @@ knobs! {
         in_dtype: Fmt = Fmt::F32, Format, "dtype of the input and weights of the gate", "bf16 operands in SGLang and vLLM";
         logits_dtype: Fmt = Fmt::F32, Format, "dtype of the logits", "bf16 in transformers, f32 elsewhere";
         logit_gain: u32 = 1, Semantic, "the logits are multiplied by this: planted on both sides it brings overflow into reach", "tests only";
+        score_dtype: Fmt = Fmt::F32, Internal, "dtype of the scores that experts are chosen and weighted by", "routers in bf16 throughout";
         softplus: Softplus = Softplus::Stable, Semantic, "how softplus is evaluated", "log(1+exp(x)) without a threshold";
         table: TableDtype = TableDtype::Int, Semantic, "dtype the hash table went through", "checkpoints cast to bf16 as a whole";
         bias: bool = true, Semantic, "selection uses the correction bias", "routers without it";
