@@ -10,6 +10,7 @@ enum Cli {
 }
 
 fn main() {
+    dsv4::engine::work_on_this_thread();
     let Cli::Inspect(args) = Cli::parse();
     let code = dsv4::cli::inspect::run(&args, &mut std::io::stdout().lock()).unwrap_or_else(|e| {
         eprintln!("error: {e}");

@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::kernels::{KnobPlan, Mat, Ops};
 use crate::model::{LayerWeights, Observer, OuterWeights};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
 /// Told how far a pass is; the engine itself prints nothing.
 pub trait Progress: Sync {
@@ -40,7 +41,7 @@ pub fn for_each_layer<O: Ops + Clone + Send + 'static>(
     let loader = Loader::new(ops.clone(), ckpt.clone());
     std::thread::scope(|scope| {
         let (tx, rx) = sync_channel(0);
-        scope.spawn(move || {
+        let reader = scope.spawn(move || {
             for i in 0..layers {
                 // The receiver is gone when a layer failed: stop reading.
                 if tx.send(loader.layer(i)).is_err() {
@@ -48,13 +49,40 @@ pub fn for_each_layer<O: Ops + Clone + Send + 'static>(
                 }
             }
         });
-        for i in 0..layers {
-            let w = rx.recv().map_err(|_| Error::bug("the reader thread stopped"))??;
-            each(i, &w)?;
+        let done = (0..layers).try_for_each(|i| {
+            each(i, &receive(&rx)??)?;
             progress.step();
+            Ok(())
+        });
+        drop(rx);
+        while !reader.is_finished() {
+            rayon::yield_now();
+            std::thread::sleep(MOMENT);
         }
-        Ok(())
+        done
     })
+}
+
+/// How long a thread sleeps before it looks for work of the pool.
+const MOMENT: Duration = Duration::from_micros(200);
+
+/// Waits for the reader. The reader decodes on the pool, and the waiting thread may be the only
+/// one the pool has: it works for the pool while it waits.
+fn receive<T>(rx: &Receiver<T>) -> Result<T> {
+    loop {
+        match rx.recv_timeout(MOMENT) {
+            Ok(layer) => return Ok(layer),
+            Err(RecvTimeoutError::Timeout) => drop(rayon::yield_now()),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::bug("the reader thread stopped")),
+        }
+    }
+}
+
+/// Makes the calling thread a worker of the pool, beside as many others as the machine has CPUs
+/// less one: a thread outside it would hand every operation over and be woken up for the next.
+/// Does nothing if the pool is running.
+pub fn work_on_this_thread() {
+    let _ = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
 }
 
 /// Logits of the positions `from..` of one path over one sequence.
@@ -70,7 +98,8 @@ pub fn forward<O: Ops + Clone + Send + 'static>(
     progress.begin("layers", ckpt.config().num_hidden_layers);
     let mut x = session.embed(outer, plan, obs)?;
     for_each_layer(session.ops, ckpt, progress, |i, w| {
-        x = session.layer(w, i, &x, plan, obs)?;
+        let before = std::mem::replace(&mut x, session.ops.upload(Mat::default()));
+        x = session.layer(w, i, before, plan, obs)?;
         Ok(())
     })?;
     let logits = session.head(outer, &x, from, plan, obs)?;

@@ -4,6 +4,7 @@
 //! through it, compare, drop it); this module runs one path through one layer.
 
 use super::interrupt;
+use super::load::keeps_experts;
 use crate::checkpoint::Config;
 use crate::error::{Error, Result};
 use crate::kernels::{Index, KnobPlan, Mat, Ops, Phase};
@@ -13,11 +14,13 @@ use crate::model::{
 };
 
 /// Tokens of one internal block. Every golden op is local to a token (or to a compressed entry),
-/// so this bounds memory and changes no bit.
-const BLOCK_TOKENS: usize = 1024;
+/// so this bounds memory and changes no bit. Small enough that the streams of a block of the
+/// built-in model stay in the second-level caches from one operation to the next.
+const BLOCK_TOKENS: usize = 256;
 
-/// Tokens of one block of the expert half.
-const FFN_TOKENS: usize = 4096;
+/// Tokens of one block of the expert half, where experts stay decoded between blocks, and where
+/// every block decodes them anew.
+const FFN_TOKENS: (usize, usize) = (512, 4096);
 
 /// One path of a lockstep run.
 pub struct Lane<O: Ops> {
@@ -200,11 +203,11 @@ impl<'a, O: Ops> Session<'a, O> {
         &self,
         w: &LayerWeights<O>,
         layer: usize,
-        x: &O::T,
+        x: O::T,
         plan: &KnobPlan,
         obs: &mut dyn Observer<O>,
     ) -> Result<O::T> {
-        let mut lanes = [Lane { plan: plan.clone(), x: x.clone() }];
+        let mut lanes = [Lane { plan: plan.clone(), x }];
         self.layer_lanes(w, layer, &mut lanes, &mut OneLane(obs))?;
         let [lane] = lanes;
         Ok(lane.x)
@@ -212,7 +215,7 @@ impl<'a, O: Ops> Session<'a, O> {
 
     /// Runs several paths through one layer in lockstep, block by block, so that their taps can be
     /// compared without keeping more than a block of them. Every lane's streams are replaced by
-    /// those after the layer.
+    /// those after the layer, block by block: nothing reads another block's streams.
     pub fn layer_lanes(
         &self,
         w: &LayerWeights<O>,
@@ -221,41 +224,39 @@ impl<'a, O: Ops> Session<'a, O> {
         obs: &mut dyn LaneObserver<O>,
     ) -> Result<()> {
         let ctx = LayerCtx { config: self.config, layer, ropes: &self.ropes, tokens: self.tokens };
-        let empty = || self.ops.upload(Mat::default());
         let mut caches: Vec<_> = lanes.iter().map(|_| LayerCache::new(self.ops, self.config)).collect();
-        let mut mids: Vec<O::T> = lanes.iter().map(|_| empty()).collect();
         for b in self.blocks() {
-            for (i, lane) in lanes.iter().enumerate() {
+            for (i, lane) in lanes.iter_mut().enumerate() {
                 interrupt::check()?;
                 let k = lane.plan.at(Some(layer), b.phase);
                 let rows = self.ops.slice(&lane.x, b.from, b.to);
                 let mut tap = InLane { lane: i, obs };
                 let y = attention_half(self.ops, w, &ctx, &mut caches[i], &rows, &b, &k, &mut tap)?;
-                self.ops.append(&mut mids[i], &y);
+                self.ops.write(&mut lane.x, b.from, &y);
             }
         }
         drop(caches);
-        lanes.iter_mut().for_each(|l| l.x = empty());
         for b in self.ffn_blocks() {
             for (i, lane) in lanes.iter_mut().enumerate() {
                 interrupt::check()?;
                 let k = lane.plan.at(Some(layer), b.phase);
-                let rows = self.ops.slice(&mids[i], b.from, b.to);
+                let rows = self.ops.slice(&lane.x, b.from, b.to);
                 let y = ffn_half(self.ops, w, &ctx, &rows, &b, &k, &mut InLane { lane: i, obs })?;
-                self.ops.append(&mut lane.x, &y);
+                self.ops.write(&mut lane.x, b.from, &y);
             }
         }
         Ok(())
     }
 
-    /// Blocks of the expert half: as large as memory allows, so that an expert is decoded once.
+    /// Blocks of the expert half: large where a block decodes its experts.
     fn ffn_blocks(&self) -> Vec<Block> {
         let t = self.tokens.len();
         let prefill = t - self.schedule.decode_last.min(t);
+        let tokens = if keeps_experts(self.config) { FFN_TOKENS.0 } else { FFN_TOKENS.1 };
         let mut out = Vec::new();
         for (a, z, phase) in [(0, prefill, Phase::Prefill), (prefill, t, Phase::Decode)] {
-            for from in (a..z).step_by(FFN_TOKENS) {
-                let to = (from + FFN_TOKENS).min(z);
+            for from in (a..z).step_by(tokens) {
+                let to = (from + tokens).min(z);
                 out.push(Block { from, to, phase, chunk_start: from == a });
             }
         }

@@ -9,7 +9,7 @@ use super::mat::{Index, Mat, par_rows};
 use super::ops::*;
 use super::rope::RopeTable;
 use super::round::{round, round_row, rounded};
-use super::values::{Clamp, Fmt, Pairing};
+use super::values::{Fmt, Pairing};
 use super::{attention, attention_split, compress, index, mhc, moe, norm};
 use crate::error::{Error, Result};
 use crate::numeric::hadamard;
@@ -98,6 +98,9 @@ impl Ops for Cpu {
     }
     fn append(&self, cache: &mut Mat, rows: &Mat) {
         cache.append(rows);
+    }
+    fn write(&self, t: &mut Mat, at: usize, rows: &Mat) {
+        t.write_rows(at, rows);
     }
 
     fn embed(&self, table: &Mat, ids: &[u32], k: &EmbedKnobs) -> Mat {
@@ -349,11 +352,16 @@ impl Ops for Cpu {
         moe::routed(x, ids, weights, source, s, k)
     }
     fn shared(&self, x: &Mat, mlp: &Mlp<Weight>, s: &MoeShape, k: &ExpertsKnobs) -> Mat {
-        moe::swiglu(x, None, None, mlp, s, k, k.clamp != Clamp::OffShared)
+        moe::shared(x, mlp, s, k)
     }
     fn add(&self, a: &Mat, b: &Mat, k: &ExpertsKnobs) -> Mat {
-        let mut y = a.clone();
-        y.data.iter_mut().zip(&b.data).for_each(|(x, v)| *x += v);
+        let mut y = Mat::zeros(a.rows, a.cols);
+        par_rows(&mut y, |r0, rows| {
+            let from = r0 * a.cols;
+            for ((y, a), b) in rows.iter_mut().zip(&a.data[from..]).zip(&b.data[from..]) {
+                *y = a + b;
+            }
+        });
         round(&mut y, k.out_dtype);
         y
     }

@@ -238,6 +238,20 @@ mod simd {
             k0 = k1;
         }
         for r in 0..MR {
+            if t.nc == NR {
+                let o = &mut out[r * t.ldo..][..NR];
+                // SAFETY: `o` holds two vectors.
+                unsafe {
+                    let p = o.as_mut_ptr();
+                    if !t.first {
+                        sum[r][0] = _mm512_add_ps(_mm512_loadu_ps(p), sum[r][0]);
+                        sum[r][1] = _mm512_add_ps(_mm512_loadu_ps(p.add(16)), sum[r][1]);
+                    }
+                    _mm512_storeu_ps(p, sum[r][0]);
+                    _mm512_storeu_ps(p.add(16), sum[r][1]);
+                }
+                continue;
+            }
             let mut row = [0f32; NR];
             // SAFETY: the array holds two vectors.
             unsafe {

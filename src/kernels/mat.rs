@@ -45,6 +45,11 @@ impl Mat {
         self.data.extend_from_slice(&other.data);
         self.rows += other.rows;
     }
+    /// Drops the first `n` rows.
+    pub fn forget_rows(&mut self, n: usize) {
+        self.data.drain(..n * self.cols);
+        self.rows -= n;
+    }
     /// Overwrites the rows starting at `at` with those of `src`.
     pub fn write_rows(&mut self, at: usize, src: &Mat) {
         assert_eq!(self.cols, src.cols);

@@ -2,11 +2,12 @@
 
 use super::gemm::{self, Packed};
 use super::knobs::MhcKnobs;
-use super::mat::{Mat, par_rows};
+use super::mat::{Mat, TASK_ROWS, par_rows};
 use super::ops::{HcShape, Mix};
 use super::simd::{self, LANES, exp, sigmoid};
 use super::values::Comb;
 use multiversion::multiversion;
+use rayon::prelude::*;
 
 /// Largest number of streams the mixing kernel is compiled for.
 pub const MAX_STREAMS: usize = 8;
@@ -72,51 +73,54 @@ pub fn mix(mu: &Mat, base: &[f32], scale: &[f32], s: &HcShape, k: &MhcKnobs) -> 
         }
         return Mix { pre, post: Mat::default(), comb: Mat::default() };
     }
-    // One matrix holds all three so that one parallel loop writes it.
-    let width = (2 + st) * st;
-    let mut all = Mat::zeros(n, width);
-    par_rows(&mut all, |r0, rows| {
-        let m = &mu.data[r0 * width..r0 * width + rows.len()];
-        match st {
-            1 => finish::<1>(m, rows, base, scale, s.hc_eps, iters),
-            2 => finish::<2>(m, rows, base, scale, s.hc_eps, iters),
-            3 => finish::<3>(m, rows, base, scale, s.hc_eps, iters),
-            4 => finish::<4>(m, rows, base, scale, s.hc_eps, iters),
-            5 => finish::<5>(m, rows, base, scale, s.hc_eps, iters),
-            6 => finish::<6>(m, rows, base, scale, s.hc_eps, iters),
-            7 => finish::<7>(m, rows, base, scale, s.hc_eps, iters),
-            8 => finish::<8>(m, rows, base, scale, s.hc_eps, iters),
-            _ => unreachable!("the config reader admits at most {MAX_STREAMS} streams"),
-        }
-    });
-    for r in 0..n {
-        let row = all.row(r);
-        pre.row_mut(r).copy_from_slice(&row[..st]);
-        post.row_mut(r).copy_from_slice(&row[st..2 * st]);
-        comb.row_mut(r).copy_from_slice(&row[2 * st..]);
-    }
+    let finish = match st {
+        1 => finish::<1>,
+        2 => finish::<2>,
+        3 => finish::<3>,
+        4 => finish::<4>,
+        5 => finish::<5>,
+        6 => finish::<6>,
+        7 => finish::<7>,
+        8 => finish::<8>,
+        _ => unreachable!("the config reader admits at most {MAX_STREAMS} streams"),
+    };
+    (mu.data.par_chunks(TASK_ROWS * (2 + st) * st))
+        .zip(pre.data.par_chunks_mut(TASK_ROWS * st))
+        .zip(post.data.par_chunks_mut(TASK_ROWS * st))
+        .zip(comb.data.par_chunks_mut(TASK_ROWS * st * st))
+        .for_each(|(((m, pre), post), comb)| finish(m, pre, post, comb, base, scale, s.hc_eps, iters));
     Mix { pre, post, comb }
 }
 
 /// Sixteen tokens at a time, one a lane.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
-fn finish<const S: usize>(mu: &[f32], out: &mut [f32], base: &[f32], scale: &[f32], eps: f32, iters: usize) {
+fn finish<const S: usize>(
+    mu: &[f32],
+    pre: &mut [f32],
+    post: &mut [f32],
+    comb: &mut [f32],
+    base: &[f32],
+    scale: &[f32],
+    eps: f32,
+    iters: usize,
+) {
     let width = (2 + S) * S;
-    for (m, o) in mu.chunks(LANES * width).zip(out.chunks_mut(LANES * width)) {
+    for (group, m) in mu.chunks(LANES * width).enumerate() {
         let tokens = m.len() / width;
+        let t0 = group * LANES;
         let at = |i: usize, sc: f32| -> [f32; LANES] {
             std::array::from_fn(|l| m[l.min(tokens - 1) * width + i] * sc + base[i])
         };
-        let mut put = |i: usize, v: &[f32; LANES]| {
+        let put = |out: &mut [f32], cols: usize, i: usize, v: &[f32; LANES]| {
             for l in 0..tokens {
-                o[l * width + i] = v[l];
+                out[(t0 + l) * cols + i] = v[l];
             }
         };
         for j in 0..S {
             let v = at(j, scale[0]);
-            put(j, &std::array::from_fn(|l| sigmoid(v[l]) + eps));
+            put(pre, S, j, &std::array::from_fn(|l| sigmoid(v[l]) + eps));
             let v = at(S + j, scale[1]);
-            put(S + j, &std::array::from_fn(|l| 2.0 * sigmoid(v[l])));
+            put(post, S, j, &std::array::from_fn(|l| 2.0 * sigmoid(v[l])));
         }
         let mut c = [[[0f32; LANES]; S]; S];
         for (j, row) in c.iter_mut().enumerate() {
@@ -127,7 +131,7 @@ fn finish<const S: usize>(mu: &[f32], out: &mut [f32], base: &[f32], scale: &[f3
         sinkhorn(&mut c, eps, iters);
         for (j, row) in c.iter().enumerate() {
             for (k, v) in row.iter().enumerate() {
-                put(2 * S + j * S + k, v);
+                put(comb, S * S, j * S + k, v);
             }
         }
     }

@@ -15,6 +15,7 @@ pub mod mhc;
 pub mod moe;
 pub mod norm;
 pub mod ops;
+mod qk;
 pub mod rope;
 pub mod round;
 pub mod simd;

@@ -1,17 +1,18 @@
 //! Router and experts.
 
 use super::cpu::Weight;
-use super::gemm::gemm_block;
+use super::gemm::{Packed, gemm_block};
 use super::knobs::{ExpertsKnobs, RouterKnobs};
-use super::mat::{Index, Mat, TASK_ROWS};
+use super::mat::{Index, Mat, TASK_ROWS, par_rows};
 use super::ops::{ExpertSource, Mlp, MoeShape};
-use super::round::round_row;
+use super::round::{round_row, rounded};
 use super::simd::exp;
-use super::values::{Clamp, Scale, TableDtype, WeightSite};
+use super::values::{Clamp, Fmt, Scale, TableDtype, WeightSite};
 use crate::error::Result;
 use crate::numeric::bf16;
 use multiversion::multiversion;
 use rayon::prelude::*;
+use std::sync::Arc;
 
 /// Router score `sqrt(softplus(logit))`, evaluated in f64 so that its own error is one rounding.
 pub fn score(logit: f32) -> f32 {
@@ -71,15 +72,24 @@ pub fn weights(logits: &Mat, ids: &Index, s: &MoeShape, k: &RouterKnobs) -> Mat 
         Scale::Never => 1.0,
         Scale::Twice => s.factor * s.factor,
     };
-    for r in 0..ids.rows {
-        let row = out.row_mut(r);
-        for (w, id) in row.iter_mut().zip(ids.row(r)) {
-            *w = usize::try_from(*id).ok().and_then(|e| logits.row(r).get(e)).map_or(0.0, |l| score(*l));
+    par_rows(&mut out, |r0, rows| {
+        for (i, row) in rows.chunks_exact_mut(ids.k).enumerate() {
+            let logits = logits.row(r0 + i);
+            for (w, id) in row.iter_mut().zip(ids.row(r0 + i)) {
+                *w = usize::try_from(*id).ok().and_then(|e| logits.get(e)).map_or(0.0, |l| score(*l));
+            }
+            let sum: f32 = row.iter().sum();
+            row.iter_mut().for_each(|w| *w = *w / sum * factor);
         }
-        let sum: f32 = row.iter().sum();
-        row.iter_mut().for_each(|w| *w = *w / sum * factor);
-    }
+    });
     out
+}
+
+/// A token routed to an expert: its row and its weight.
+#[derive(Clone, Copy)]
+struct Routed {
+    row: usize,
+    weight: f32,
 }
 
 /// Weighted sum of the routed experts in ascending expert id.
@@ -92,32 +102,39 @@ pub fn routed(
     k: &ExpertsKnobs,
 ) -> Result<Mat> {
     let mut out = Mat::zeros(x.rows, x.cols);
-    let mut of_expert: Vec<Vec<(usize, f32)>> = vec![Vec::new(); source.count()];
-    for r in 0..ids.rows {
-        for (slot, id) in ids.row(r).iter().enumerate() {
+    let mut of_expert: Vec<Vec<Routed>> = vec![Vec::new(); source.count()];
+    for row in 0..ids.rows {
+        for (id, weight) in ids.row(row).iter().zip(w.row(row)) {
             if let Some(list) = usize::try_from(*id).ok().and_then(|e| of_expert.get_mut(e)) {
-                list.push((r, w.row(r)[slot]));
+                list.push(Routed { row, weight: *weight });
             }
         }
     }
     let clamp = !matches!(k.clamp, Clamp::OffRouted);
     for (e, list) in of_expert.iter().enumerate().filter(|(_, l)| !l.is_empty()) {
-        let mlp = source.expert(e)?;
-        let rows: Vec<usize> = list.iter().map(|(r, _)| *r).collect();
-        let before: Vec<f32> =
-            list.iter().map(|(_, w)| if k.weight_site == WeightSite::BeforeW2 { *w } else { 1.0 }).collect();
-        let y = swiglu(x, Some(&rows), Some(&before), &mlp, s, k, clamp);
-        for (i, (r, w)) in list.iter().enumerate() {
-            let w = match k.weight_site {
-                WeightSite::BeforeW2 => 1.0,
-                WeightSite::AfterW2 => *w,
-                WeightSite::FactorOnSum => *w / s.factor,
-            };
-            let o = out.row_mut(*r);
-            for (o, v) in o.iter_mut().zip(y.row(i)) {
-                *o = w.mul_add(*v, *o);
-            }
-        }
+        let mlp = Swiglu::new(source.expert(e)?.as_ref(), s, k, clamp);
+        tasks(list, &mut out).into_par_iter().for_each_init(
+            Scratch::default,
+            |scratch, (list, first, out)| {
+                let Scratch { input, weights, inner, y } = scratch;
+                input.clear();
+                list.iter().for_each(|r| input.extend_from_slice(x.row(r.row)));
+                weights.clear();
+                weights.extend(list.iter().map(|r| r.weight));
+                input.chunks_exact_mut(x.cols).for_each(|row| round_row(row, k.in_dtype));
+                y.resize(list.len() * x.cols, 0.0);
+                let before = (k.weight_site == WeightSite::BeforeW2).then_some(&weights[..]);
+                mlp.apply(input, before, inner, y);
+                for (r, y) in list.iter().zip(y.chunks_exact(x.cols)) {
+                    let w = match k.weight_site {
+                        WeightSite::BeforeW2 => 1.0,
+                        WeightSite::AfterW2 => r.weight,
+                        WeightSite::FactorOnSum => r.weight / s.factor,
+                    };
+                    add_scaled(&mut out[(r.row - first) * x.cols..][..x.cols], y, w);
+                }
+            },
+        );
     }
     let runner = match k.scale {
         Scale::Once => 1.0,
@@ -125,7 +142,7 @@ pub fn routed(
         Scale::Twice => s.factor,
     };
     let factor = if k.weight_site == WeightSite::FactorOnSum { s.factor } else { 1.0 } * runner;
-    if factor != 1.0 || k.out_dtype != super::values::Fmt::F32 {
+    if factor != 1.0 || k.out_dtype != Fmt::F32 {
         for r in 0..out.rows {
             let row = out.row_mut(r);
             if k.weight_site == WeightSite::FactorOnSum {
@@ -138,44 +155,92 @@ pub fn routed(
     Ok(out)
 }
 
-/// `w2 · (silu(clamp(w1·x)) · clamp(w3·x) · weight)` of the listed rows (`None`: all).
-pub fn swiglu(
-    x: &Mat,
-    rows: Option<&[usize]>,
-    weight: Option<&[f32]>,
-    mlp: &Mlp<Weight>,
-    s: &MoeShape,
-    k: &ExpertsKnobs,
-    clamp: bool,
-) -> Mat {
-    let n = rows.map_or(x.rows, <[usize]>::len);
-    let (w1, w2, w3) = (mlp.w1.at(k.w_dtype), mlp.w2.at(k.w_dtype), mlp.w3.at(k.w_dtype));
-    let (d, inter) = (x.cols, w1.n);
-    let mut out = Mat::zeros(n, w2.n);
-    let limit = s.limit.filter(|_| clamp);
-    out.data.par_chunks_mut(TASK_ROWS * w2.n).enumerate().for_each(|(task, out)| {
-        let r0 = task * TASK_ROWS;
-        let m = out.len() / w2.n;
-        let mut input = vec![0f32; m * d];
-        for (i, row) in input.chunks_exact_mut(d).enumerate() {
-            row.copy_from_slice(x.row(rows.map_or(r0 + i, |r| r[r0 + i])));
-            round_row(row, k.in_dtype);
+/// Cuts the tokens of one expert, in ascending row, into tasks: the tokens, the first row of `out`
+/// that the task owns, and those rows. A token listed twice stays in one task.
+fn tasks<'a>(list: &'a [Routed], out: &'a mut Mat) -> Vec<(&'a [Routed], usize, &'a mut [f32])> {
+    let (mut list, mut rest, mut first) = (list, &mut out.data[..], 0);
+    let mut tasks = Vec::new();
+    while !list.is_empty() {
+        let mut n = TASK_ROWS.min(list.len());
+        while n < list.len() && list[n].row == list[n - 1].row {
+            n += 1;
         }
-        let (mut g, mut u) = (vec![0f32; m * inter], vec![0f32; m * inter]);
-        gemm_block(&input, d, m, &w1, 0, inter, &mut g, inter);
-        gemm_block(&input, d, m, &w3, 0, inter, &mut u, inter);
-        for (i, (g, u)) in g.chunks_exact_mut(inter).zip(u.chunks_exact_mut(inter)).enumerate() {
-            round_row(g, k.out_dtype);
-            round_row(u, k.out_dtype);
-            activate(g, u, weight.map_or(1.0, |w| w[r0 + i]), limit, k.clamp == Clamp::AfterSilu);
-            round_row(g, k.in_dtype);
-        }
-        gemm_block(&g, inter, m, &w2, 0, w2.n, out, w2.n);
-        for row in out.chunks_exact_mut(w2.n) {
-            round_row(row, k.out_dtype);
-        }
+        let (mine, others) = list.split_at(n);
+        let end = mine[n - 1].row + 1;
+        let (rows, after) = rest.split_at_mut((end - first) * out.cols);
+        tasks.push((mine, first, rows));
+        (list, rest, first) = (others, after, end);
+    }
+    tasks
+}
+
+/// `out += w · y`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
+fn add_scaled(out: &mut [f32], y: &[f32], w: f32) {
+    for (o, v) in out.iter_mut().zip(y) {
+        *o = w.mul_add(*v, *o);
+    }
+}
+
+/// The shared expert, for every row of `x`.
+pub fn shared(x: &Mat, mlp: &Mlp<Weight>, s: &MoeShape, k: &ExpertsKnobs) -> Mat {
+    let mlp = Swiglu::new(mlp, s, k, k.clamp != Clamp::OffShared);
+    let x = rounded(x, k.in_dtype);
+    let mut out = Mat::zeros(x.rows, mlp.w2.n);
+    par_rows(&mut out, |r0, out| {
+        let rows = out.len() / mlp.w2.n;
+        mlp.apply(&x.data[r0 * x.cols..][..rows * x.cols], None, &mut Inner::default(), out);
     });
     out
+}
+
+/// Working memory of a task.
+#[derive(Default)]
+struct Scratch {
+    input: Vec<f32>,
+    weights: Vec<f32>,
+    inner: Inner,
+    y: Vec<f32>,
+}
+
+/// Gate and up projections of a few rows.
+#[derive(Default)]
+struct Inner {
+    gate: Vec<f32>,
+    up: Vec<f32>,
+}
+
+/// One expert with the settings it runs at.
+struct Swiglu<'a> {
+    w1: Arc<Packed>,
+    w2: Arc<Packed>,
+    w3: Arc<Packed>,
+    limit: Option<f32>,
+    k: &'a ExpertsKnobs,
+}
+
+impl<'a> Swiglu<'a> {
+    fn new(mlp: &Mlp<Weight>, s: &MoeShape, k: &'a ExpertsKnobs, clamp: bool) -> Self {
+        let [w1, w2, w3] = [&mlp.w1, &mlp.w2, &mlp.w3].map(|w| w.at(k.w_dtype));
+        Swiglu { w1, w2, w3, limit: s.limit.filter(|_| clamp), k }
+    }
+
+    /// `w2 · (silu(clamp(w1·x)) · clamp(w3·x) · weight)` of the rows of `x`, already rounded.
+    fn apply(&self, x: &[f32], weights: Option<&[f32]>, inner: &mut Inner, out: &mut [f32]) {
+        let (k, m, n) = (self.k, x.len() / self.w1.k, self.w1.n);
+        inner.gate.resize(m * n, 0.0);
+        inner.up.resize(m * n, 0.0);
+        gemm_block(x, self.w1.k, m, &self.w1, 0, n, &mut inner.gate, n);
+        gemm_block(x, self.w3.k, m, &self.w3, 0, n, &mut inner.up, n);
+        for (i, (g, u)) in inner.gate.chunks_exact_mut(n).zip(inner.up.chunks_exact_mut(n)).enumerate() {
+            round_row(g, k.out_dtype);
+            round_row(u, k.out_dtype);
+            activate(g, u, weights.map_or(1.0, |w| w[i]), self.limit, k.clamp == Clamp::AfterSilu);
+            round_row(g, k.in_dtype);
+        }
+        gemm_block(&inner.gate, n, m, &self.w2, 0, self.w2.n, out, self.w2.n);
+        out.chunks_exact_mut(self.w2.n).for_each(|row| round_row(row, k.out_dtype));
+    }
 }
 
 /// `g ← silu(min(g, L)) · clamp(u, ±L) · w`; the gate is clamped from above only.

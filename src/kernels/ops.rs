@@ -150,6 +150,9 @@ pub trait Ops: Sync {
     /// Appends the rows of `rows` to `cache`.
     fn append(&self, cache: &mut Self::T, rows: &Self::T);
 
+    /// Overwrites the rows of `t` from `at` on with `rows`.
+    fn write(&self, t: &mut Self::T, at: usize, rows: &Self::T);
+
     /// Embedding rows of token ids: `[n, D]`.
     fn embed(&self, table: &Self::T, ids: &[u32], k: &EmbedKnobs) -> Self::T;
     /// Copies `[n, D]` into `S` equal streams `[n, S·D]`.
