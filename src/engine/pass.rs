@@ -99,7 +99,7 @@ pub fn forward<O: Ops + Clone + Send + 'static>(
     let mut x = session.embed(outer, plan, obs)?;
     for_each_layer(session.ops, ckpt, progress, |i, w| {
         let before = std::mem::replace(&mut x, session.ops.upload(Mat::default()));
-        x = session.layer(w, i, before, plan, obs)?;
+        x = session.layer_of(w, i, before, plan, obs)?;
         Ok(())
     })?;
     let logits = session.head(outer, &x, from, plan, obs)?;

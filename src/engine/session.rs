@@ -203,6 +203,18 @@ impl<'a, O: Ops> Session<'a, O> {
         &self,
         w: &LayerWeights<O>,
         layer: usize,
+        x: &O::T,
+        plan: &KnobPlan,
+        obs: &mut dyn Observer<O>,
+    ) -> Result<O::T> {
+        self.layer_of(w, layer, x.clone(), plan, obs)
+    }
+
+    /// [`Session::layer`] for streams that are not needed afterwards.
+    pub fn layer_of(
+        &self,
+        w: &LayerWeights<O>,
+        layer: usize,
         x: O::T,
         plan: &KnobPlan,
         obs: &mut dyn Observer<O>,
@@ -231,7 +243,7 @@ impl<'a, O: Ops> Session<'a, O> {
                 let k = lane.plan.at(Some(layer), b.phase);
                 let rows = self.ops.slice(&lane.x, b.from, b.to);
                 let mut tap = InLane { lane: i, obs };
-                let y = attention_half(self.ops, w, &ctx, &mut caches[i], &rows, &b, &k, &mut tap)?;
+                let y = attention_half(self.ops, w, &ctx, &mut caches[i], rows, &b, &k, &mut tap)?;
                 self.ops.write(&mut lane.x, b.from, &y);
             }
         }
@@ -241,7 +253,7 @@ impl<'a, O: Ops> Session<'a, O> {
                 interrupt::check()?;
                 let k = lane.plan.at(Some(layer), b.phase);
                 let rows = self.ops.slice(&lane.x, b.from, b.to);
-                let y = ffn_half(self.ops, w, &ctx, &rows, &b, &k, &mut InLane { lane: i, obs })?;
+                let y = ffn_half(self.ops, w, &ctx, rows, &b, &k, &mut InLane { lane: i, obs })?;
                 self.ops.write(&mut lane.x, b.from, &y);
             }
         }

@@ -137,10 +137,10 @@ impl Ops for Cpu {
         round(&mut y, k.stream_dtype);
         y
     }
-    fn mhc_expand(&self, x: &Mat, mix: &Mix<Mat>, y: &Mat, s: &HcShape, k: &MhcKnobs) -> Mat {
-        let mut out = mhc::expand(x, mix, y, s, k);
-        round(&mut out, k.stream_dtype);
-        out
+    fn mhc_expand(&self, mut x: Mat, mix: &Mix<Mat>, y: &Mat, s: &HcShape, k: &MhcKnobs) -> Mat {
+        mhc::expand(&mut x, mix, y, s, k);
+        round(&mut x, k.stream_dtype);
+        x
     }
 
     fn rms_norm(&self, x: &Mat, weight: &[f32], eps: f32, dtype: Fmt) -> Mat {

@@ -217,35 +217,46 @@ fn weighted(out: &mut [f32], w: &[f32], x: &[f32], d: usize) {
     }
 }
 
-/// `x'_k = post_k · y + Σ_j C[j,k] · x_j`, contracted over the first index of `C`.
-pub fn expand(x: &Mat, mix: &Mix<Mat>, y: &Mat, s: &HcShape, k: &MhcKnobs) -> Mat {
+/// `x'_k = post_k · y + Σ_j C[j,k] · x_j`, contracted over the first index of `C`, in place.
+pub fn expand(x: &mut Mat, mix: &Mix<Mat>, y: &Mat, s: &HcShape, k: &MhcKnobs) {
     let (st, d) = (s.streams, s.hidden);
-    let mut out = Mat::zeros(x.rows, st * d);
-    par_rows(&mut out, |r0, rows| {
+    par_rows(x, |r0, rows| {
+        let mut before = vec![0f32; st * d];
         for (r, row) in rows.chunks_exact_mut(st * d).enumerate() {
+            before.copy_from_slice(row);
             let t = r0 + r;
             let c = mix.comb.row(t);
-            for kk in 0..st {
+            for (kk, out) in row.chunks_exact_mut(d).enumerate() {
                 let mut w = [0f32; MAX_STREAMS];
                 for j in 0..st {
                     w[j] = if k.comb == Comb::Exact { c[j * st + kk] } else { c[kk * st + j] };
                 }
-                let o = &mut row[kk * d..(kk + 1) * d];
-                add_output(o, mix.post.row(t)[kk], y.row(t), &w[..st], x.row(t), d);
+                add_output(out, mix.post.row(t)[kk], y.row(t), &w[..st], &before);
             }
         }
     });
-    out
 }
 
+/// `out = post · y + Σ_j w_j · x_j`, a vector of columns at a time.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
-fn add_output(out: &mut [f32], post: f32, y: &[f32], w: &[f32], x: &[f32], d: usize) {
-    for (v, a) in out.iter_mut().zip(y) {
-        *v = post * a;
-    }
-    for j in 0..w.len() {
-        for (v, a) in out.iter_mut().zip(&x[j * d..(j + 1) * d]) {
-            *v = w[j].mul_add(*a, *v);
+fn add_output(out: &mut [f32], post: f32, y: &[f32], w: &[f32], x: &[f32]) {
+    let d = out.len();
+    match w {
+        // The streams of every released model: one pass over the row.
+        &[w0, w1, w2, w3] => {
+            let (a, b, c, e) = (&x[..d], &x[d..2 * d], &x[2 * d..3 * d], &x[3 * d..4 * d]);
+            for i in 0..d {
+                let v = w1.mul_add(b[i], w0.mul_add(a[i], post * y[i]));
+                out[i] = w3.mul_add(e[i], w2.mul_add(c[i], v));
+            }
+        }
+        _ => {
+            for (v, a) in out.iter_mut().zip(y) {
+                *v = post * a;
+            }
+            for (w, x) in w.iter().zip(x.chunks_exact(d)) {
+                out.iter_mut().zip(x).for_each(|(v, a)| *v = w.mul_add(*a, *v));
+            }
         }
     }
 }
@@ -304,9 +315,14 @@ mod tests {
         let x = Mat::new(1, 2, vec![0.5, 0.25]);
         let y = Mat::new(1, 1, vec![1.0]);
         let k = MhcKnobs::default();
-        assert_eq!(expand(&x, &m, &y, &s, &k).data, vec![10.0 + 0.5 + 0.75, 20.0 + 1.0 + 1.0]);
+        let expanded = |k: &MhcKnobs| {
+            let mut x = x.clone();
+            expand(&mut x, &m, &y, &s, k);
+            x.data
+        };
+        assert_eq!(expanded(&k), vec![10.0 + 0.5 + 0.75, 20.0 + 1.0 + 1.0]);
         let t = MhcKnobs { comb: Comb::Transposed, ..k };
-        assert_eq!(expand(&x, &m, &y, &s, &t).data, vec![10.0 + 0.5 + 0.5, 20.0 + 1.5 + 1.0]);
+        assert_eq!(expanded(&t), vec![10.0 + 0.5 + 0.5, 20.0 + 1.5 + 1.0]);
     }
 
     /// Catches a token whose result depends on its neighbours in the vector.

@@ -162,7 +162,7 @@ pub trait Ops: Sync {
     /// `Σ_j pre_j · x_j`: `[n, D]`.
     fn mhc_collapse(&self, x: &Self::T, pre: &Self::T, s: &HcShape, k: &MhcKnobs) -> Self::T;
     /// `x'_k = post_k · y + Σ_j comb[j,k] · x_j`: `[n, S·D]`.
-    fn mhc_expand(&self, x: &Self::T, mix: &Mix<Self::T>, y: &Self::T, s: &HcShape, k: &MhcKnobs) -> Self::T;
+    fn mhc_expand(&self, x: Self::T, mix: &Mix<Self::T>, y: &Self::T, s: &HcShape, k: &MhcKnobs) -> Self::T;
     /// RMS norm with weight over whole rows, result rounded to `dtype`.
     fn rms_norm(&self, x: &Self::T, weight: &[f32], eps: f32, dtype: Fmt) -> Self::T;
     /// `x · wᵀ`.
