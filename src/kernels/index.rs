@@ -224,12 +224,19 @@ fn at_least_k_reach(scores: &[f32], k: usize, groups: &mut Vec<f32>) -> Option<f
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
 fn candidates(scores: &[f32], bound: Option<f32>, mut f: impl FnMut(usize)) {
     let Some(bound) = bound else { return (0..scores.len()).for_each(f) };
-    for (i, block) in scores.chunks(LANES).enumerate() {
-        let reach = block.iter().fold(0, |n, s| n + (*s >= bound) as u32);
-        if reach > 0 {
-            (0..block.len()).filter(|j| block[*j] >= bound).for_each(|j| f(i * LANES + j));
+    let (blocks, rest) = scores.as_chunks::<LANES>();
+    for (i, block) in blocks.iter().enumerate() {
+        let mut reach = 0u16;
+        for l in 0..LANES {
+            reach |= ((block[l] >= bound) as u16) << l;
+        }
+        while reach != 0 {
+            f(i * LANES + reach.trailing_zeros() as usize);
+            reach &= reach - 1;
         }
     }
+    let from = blocks.len() * LANES;
+    (0..rest.len()).filter(|j| rest[*j] >= bound).for_each(|j| f(from + j));
 }
 
 /// Two passes as fast kernels do it: the leading bits of the score rounded to f16 decide first,

@@ -157,8 +157,11 @@ fn sinkhorn<const S: usize>(c: &mut [[[f32; LANES]; S]; S], eps: f32, iters: usi
             }
         }
     }
-    columns_normalised(c, eps);
-    for _ in 1..iters {
+    if iters <= 1 {
+        return columns_normalised::<S, true>(c, eps);
+    }
+    columns_normalised::<S, false>(c, eps);
+    for i in 1..iters {
         for row in c.iter_mut() {
             let mut sum = [eps; LANES];
             for v in row.iter() {
@@ -166,18 +169,21 @@ fn sinkhorn<const S: usize>(c: &mut [[[f32; LANES]; S]; S], eps: f32, iters: usi
                     sum[l] += v[l];
                 }
             }
-            for v in row.iter_mut() {
-                for l in 0..LANES {
-                    v[l] /= sum[l];
-                }
-            }
+            scaled(row.iter_mut(), sum);
         }
-        columns_normalised(c, eps);
+        if i + 1 < iters {
+            columns_normalised::<S, false>(c, eps);
+        } else {
+            columns_normalised::<S, true>(c, eps);
+        }
     }
 }
 
+/// Divides columns by `sum + eps`. Where a later step normalises again (`EXACT` false) the
+/// quotient is a product with the rounded reciprocal: what the reciprocal is off by scales a whole
+/// column alike, and the next normalisation takes that out.
 #[inline(always)]
-fn columns_normalised<const S: usize>(c: &mut [[[f32; LANES]; S]; S], eps: f32) {
+fn columns_normalised<const S: usize, const EXACT: bool>(c: &mut [[[f32; LANES]; S]; S], eps: f32) {
     for k in 0..S {
         let mut sum = [eps; LANES];
         for row in c.iter() {
@@ -185,10 +191,25 @@ fn columns_normalised<const S: usize>(c: &mut [[[f32; LANES]; S]; S], eps: f32) 
                 sum[l] += row[k][l];
             }
         }
-        for row in c.iter_mut() {
-            for l in 0..LANES {
-                row[k][l] /= sum[l];
+        if EXACT {
+            for row in c.iter_mut() {
+                for l in 0..LANES {
+                    row[k][l] /= sum[l];
+                }
             }
+        } else {
+            scaled(c.iter_mut().map(|row| &mut row[k]), sum);
+        }
+    }
+}
+
+/// Multiplies by the reciprocal of `sum`.
+#[inline(always)]
+fn scaled<'a>(values: impl Iterator<Item = &'a mut [f32; LANES]>, sum: [f32; LANES]) {
+    let r = sum.map(|s| 1.0 / s);
+    for v in values {
+        for l in 0..LANES {
+            v[l] *= r[l];
         }
     }
 }
