@@ -98,11 +98,11 @@ pub fn forward<O: Ops + Clone + Send + 'static>(
     progress.begin("layers", ckpt.config().num_hidden_layers);
     let mut x = session.embed(outer, plan, obs)?;
     for_each_layer(session.ops, ckpt, progress, |i, w| {
-        let before = std::mem::replace(&mut x, session.ops.upload(Mat::default()));
+        let before = std::mem::replace(&mut x, session.ops.zeros(0, 0));
         x = session.layer_of(w, i, before, plan, obs)?;
         Ok(())
     })?;
     let logits = session.head(outer, &x, from, plan, obs)?;
     progress.end();
-    Ok(session.ops.download(&logits))
+    Ok(session.ops.retrieve(logits))
 }

@@ -7,20 +7,22 @@ use super::interrupt;
 use super::load::keeps_experts;
 use crate::checkpoint::Config;
 use crate::error::{Error, Result};
-use crate::kernels::{Index, KnobPlan, Mat, Ops, Phase};
+use crate::kernels::mat::TASK_ROWS;
+use crate::kernels::{Index, KnobPlan, Ops, Phase};
 use crate::model::layer::{attention_half, ffn_half};
 use crate::model::{
     Block, LayerCache, LayerCtx, LayerWeights, Observer, OuterWeights, RopeTables, TapAt, outer,
 };
 
-/// Tokens of one internal block. Every golden op is local to a token (or to a compressed entry),
-/// so this bounds memory and changes no bit. Small enough that the streams of a block of the
-/// built-in model stay in the second-level caches from one operation to the next.
-const BLOCK_TOKENS: usize = 256;
+/// Tokens of one internal block, a thread. Every golden op is local to a token (or to a compressed
+/// entry), so this bounds memory and changes no bit. Small enough that the streams of a block of
+/// the built-in model stay in the second-level caches from one operation to the next, and a whole
+/// number of tasks.
+const BLOCK_TOKENS: usize = 3 * TASK_ROWS;
 
-/// Tokens of one block of the expert half, where experts stay decoded between blocks, and where
-/// every block decodes them anew.
-const FFN_TOKENS: (usize, usize) = (512, 4096);
+/// As above for the expert half, where experts stay decoded between blocks, and where every block
+/// decodes them anew.
+const FFN_TOKENS: (usize, usize) = (6 * TASK_ROWS, 48 * TASK_ROWS);
 
 /// One path of a lockstep run.
 pub struct Lane<O: Ops> {
@@ -87,11 +89,12 @@ impl Schedule {
     pub fn blocks(&self, t: usize) -> Vec<Block> {
         let prefill = t - self.decode_last.min(t);
         let chunk = if self.chunk == 0 { prefill.max(1) } else { self.chunk };
+        let block = BLOCK_TOKENS * rayon::current_num_threads();
         let mut out = Vec::new();
         for c in (0..prefill).step_by(chunk) {
             let end = (c + chunk).min(prefill);
-            for from in (c..end).step_by(BLOCK_TOKENS) {
-                let to = (from + BLOCK_TOKENS).min(end);
+            for from in (c..end).step_by(block) {
+                let to = (from + block).min(end);
                 out.push(Block { from, to, phase: Phase::Prefill, chunk_start: from == c });
             }
         }
@@ -154,14 +157,14 @@ impl<'a, O: Ops> Session<'a, O> {
         obs: &mut dyn LaneObserver<O>,
     ) -> Result<Vec<Lane<O>>> {
         let mut lanes: Vec<Lane<O>> =
-            plans.iter().map(|p| Lane { plan: p.clone(), x: self.ops.upload(Mat::default()) }).collect();
+            plans.iter().map(|p| Lane { plan: p.clone(), x: self.no_streams() }).collect();
         for b in self.blocks() {
             for (i, lane) in lanes.iter_mut().enumerate() {
                 let k = lane.plan.at(None, b.phase);
                 let ids = &self.tokens[b.from..b.to];
                 let mut tap = InLane { lane: i, obs };
                 let rows = outer::embed(self.ops, w, self.config, ids, b.from, b.phase, &k, &mut tap)?;
-                self.ops.append(&mut lane.x, &rows);
+                self.ops.write(&mut lane.x, b.from, &rows);
             }
         }
         Ok(lanes)
@@ -188,14 +191,19 @@ impl<'a, O: Ops> Session<'a, O> {
 
     /// First residual streams `[T, S·D]`.
     pub fn embed(&self, w: &OuterWeights<O>, plan: &KnobPlan, obs: &mut dyn Observer<O>) -> Result<O::T> {
-        let mut x = self.ops.upload(Mat::default());
+        let mut x = self.no_streams();
         for b in self.blocks() {
             let k = plan.at(None, b.phase);
             let ids = &self.tokens[b.from..b.to];
             let rows = outer::embed(self.ops, w, self.config, ids, b.from, b.phase, &k, obs)?;
-            self.ops.append(&mut x, &rows);
+            self.ops.write(&mut x, b.from, &rows);
         }
         Ok(x)
+    }
+
+    /// Room for the streams of every token.
+    fn no_streams(&self) -> O::T {
+        self.ops.zeros(self.tokens.len(), self.config.hc_mult * self.config.hidden_size)
     }
 
     /// Streams `[T, S·D]` after layer `layer` of one path.
@@ -265,6 +273,7 @@ impl<'a, O: Ops> Session<'a, O> {
         let t = self.tokens.len();
         let prefill = t - self.schedule.decode_last.min(t);
         let tokens = if keeps_experts(self.config) { FFN_TOKENS.0 } else { FFN_TOKENS.1 };
+        let tokens = tokens * rayon::current_num_threads();
         let mut out = Vec::new();
         for (a, z, phase) in [(0, prefill, Phase::Prefill), (prefill, t, Phase::Decode)] {
             for from in (a..z).step_by(tokens) {
@@ -284,14 +293,14 @@ impl<'a, O: Ops> Session<'a, O> {
         plan: &KnobPlan,
         obs: &mut dyn Observer<O>,
     ) -> Result<O::T> {
-        let mut out = self.ops.upload(Mat::default());
+        let mut out = self.ops.zeros(self.tokens.len().saturating_sub(from), self.config.vocab_size);
         for b in self.blocks().into_iter().filter(|b| b.to > from) {
             interrupt::check()?;
             let k = plan.at(None, b.phase);
             let b0 = b.from.max(from);
             let rows = self.ops.slice(x, b0, b.to);
             let y = outer::head(self.ops, w, self.config, &rows, b0, b.phase, &k, obs)?;
-            self.ops.append(&mut out, &y);
+            self.ops.write(&mut out, b0 - from, &y);
         }
         Ok(out)
     }

@@ -90,6 +90,12 @@ impl Ops for Cpu {
     fn download(&self, t: &Mat) -> Mat {
         t.clone()
     }
+    fn zeros(&self, rows: usize, cols: usize) -> Mat {
+        Mat::zeros(rows, cols)
+    }
+    fn retrieve(&self, t: Mat) -> Mat {
+        t
+    }
     fn rows(&self, t: &Mat) -> usize {
         t.rows
     }

@@ -92,6 +92,10 @@ struct Routed {
     weight: f32,
 }
 
+/// Decoded weights that may be held at once: experts are computed together, so that all threads
+/// have work, until their weights reach this many values.
+const HELD_WEIGHTS: usize = 1 << 24;
+
 /// Weighted sum of the routed experts in ascending expert id.
 pub fn routed(
     x: &Mat,
@@ -111,31 +115,19 @@ pub fn routed(
         }
     }
     let clamp = !matches!(k.clamp, Clamp::OffRouted);
+    let mut group = Vec::new();
+    let mut held = 0;
     for (e, list) in of_expert.iter().enumerate().filter(|(_, l)| !l.is_empty()) {
         let mlp = Swiglu::new(source.expert(e)?.as_ref(), s, k, clamp);
-        tasks(list, &mut out).into_par_iter().for_each_init(
-            Scratch::default,
-            |scratch, (list, first, out)| {
-                let Scratch { input, weights, inner, y } = scratch;
-                input.clear();
-                list.iter().for_each(|r| input.extend_from_slice(x.row(r.row)));
-                weights.clear();
-                weights.extend(list.iter().map(|r| r.weight));
-                input.chunks_exact_mut(x.cols).for_each(|row| round_row(row, k.in_dtype));
-                y.resize(list.len() * x.cols, 0.0);
-                let before = (k.weight_site == WeightSite::BeforeW2).then_some(&weights[..]);
-                mlp.apply(input, before, inner, y);
-                for (r, y) in list.iter().zip(y.chunks_exact(x.cols)) {
-                    let w = match k.weight_site {
-                        WeightSite::BeforeW2 => 1.0,
-                        WeightSite::AfterW2 => r.weight,
-                        WeightSite::FactorOnSum => r.weight / s.factor,
-                    };
-                    add_scaled(&mut out[(r.row - first) * x.cols..][..x.cols], y, w);
-                }
-            },
-        );
+        held += 3 * mlp.w1.n * mlp.w1.k;
+        group.push((mlp, &list[..]));
+        if held >= HELD_WEIGHTS {
+            add_experts(&mut out, x, &group, ids.k, s, k);
+            group.clear();
+            held = 0;
+        }
     }
+    add_experts(&mut out, x, &group, ids.k, s, k);
     let runner = match k.scale {
         Scale::Once => 1.0,
         Scale::Never => 1.0 / s.factor,
@@ -155,23 +147,53 @@ pub fn routed(
     Ok(out)
 }
 
-/// Cuts the tokens of one expert, in ascending row, into tasks: the tokens, the first row of `out`
-/// that the task owns, and those rows. A token listed twice stays in one task.
-fn tasks<'a>(list: &'a [Routed], out: &'a mut Mat) -> Vec<(&'a [Routed], usize, &'a mut [f32])> {
-    let (mut list, mut rest, mut first) = (list, &mut out.data[..], 0);
+/// Adds the outputs of a few experts, in their order. At most `slots` of them hold one token.
+fn add_experts(
+    out: &mut Mat,
+    x: &Mat,
+    group: &[(Swiglu, &[Routed])],
+    slots: usize,
+    s: &MoeShape,
+    k: &ExpertsKnobs,
+) {
+    // Every expert's outputs, one expert after the other.
+    let mut y = Mat::zeros(group.iter().map(|(_, list)| list.len()).sum(), x.cols);
+    let mut rest = &mut y.data[..];
     let mut tasks = Vec::new();
-    while !list.is_empty() {
-        let mut n = TASK_ROWS.min(list.len());
-        while n < list.len() && list[n].row == list[n - 1].row {
-            n += 1;
+    // Where the outputs of a token are and what they count, in the order they are added.
+    let mut places = vec![Vec::with_capacity(slots); out.rows];
+    let mut at = 0;
+    for (mlp, list) in group {
+        for list in list.chunks(TASK_ROWS) {
+            let (mine, others) = rest.split_at_mut(list.len() * x.cols);
+            tasks.push((mlp, list, mine));
+            rest = others;
         }
-        let (mine, others) = list.split_at(n);
-        let end = mine[n - 1].row + 1;
-        let (rows, after) = rest.split_at_mut((end - first) * out.cols);
-        tasks.push((mine, first, rows));
-        (list, rest, first) = (others, after, end);
+        for r in *list {
+            let weight = match k.weight_site {
+                WeightSite::BeforeW2 => 1.0,
+                WeightSite::AfterW2 => r.weight,
+                WeightSite::FactorOnSum => r.weight / s.factor,
+            };
+            places[r.row].push((at, weight));
+            at += 1;
+        }
     }
-    tasks
+    tasks.into_par_iter().for_each_init(Scratch::default, |scratch, (mlp, list, y)| {
+        let Scratch { input, weights, inner } = scratch;
+        input.clear();
+        list.iter().for_each(|r| input.extend_from_slice(x.row(r.row)));
+        input.chunks_exact_mut(x.cols).for_each(|row| round_row(row, k.in_dtype));
+        weights.clear();
+        weights.extend(list.iter().map(|r| r.weight));
+        let before = (k.weight_site == WeightSite::BeforeW2).then_some(&weights[..]);
+        mlp.apply(input, before, inner, y);
+    });
+    par_rows(out, |r0, rows| {
+        for (i, out) in rows.chunks_exact_mut(x.cols).enumerate() {
+            places[r0 + i].iter().for_each(|(at, weight)| add_scaled(out, y.row(*at), *weight));
+        }
+    });
 }
 
 /// `out += w · y`.
@@ -200,7 +222,6 @@ struct Scratch {
     input: Vec<f32>,
     weights: Vec<f32>,
     inner: Inner,
-    y: Vec<f32>,
 }
 
 /// Gate and up projections of a few rows.

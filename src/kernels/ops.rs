@@ -143,6 +143,12 @@ pub trait Ops: Sync {
     fn upload(&self, m: Mat) -> Self::T;
     /// Brings a tensor to the host.
     fn download(&self, t: &Self::T) -> Mat;
+    /// A tensor of zeros, to be overwritten.
+    fn zeros(&self, rows: usize, cols: usize) -> Self::T;
+    /// Brings a tensor that is not needed on the device any more to the host.
+    fn retrieve(&self, t: Self::T) -> Mat {
+        self.download(&t)
+    }
     /// Rows of `t`.
     fn rows(&self, t: &Self::T) -> usize;
     /// Copies rows `from..to`.
