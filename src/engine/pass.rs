@@ -106,3 +106,27 @@ pub fn forward<O: Ops + Clone + Send + 'static>(
     progress.end();
     Ok(session.ops.retrieve(logits))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a pool whose only thread waits for a reader that waits for the pool.
+    #[test]
+    fn the_only_thread_of_a_pool_works_while_it_waits() {
+        let (done, finished) = sync_channel(1);
+        std::thread::spawn(move || {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+            let got = pool.install(|| {
+                let (tx, rx) = sync_channel(0);
+                std::thread::scope(|s| {
+                    // As a reader that decodes on the pool.
+                    s.spawn(|| tx.send(pool.install(|| 7)));
+                    receive(&rx).unwrap()
+                })
+            });
+            done.send(got).unwrap();
+        });
+        assert_eq!(finished.recv_timeout(Duration::from_secs(20)), Ok(7));
+    }
+}

@@ -324,6 +324,34 @@ mod tests {
         }
     }
 
+    /// Catches a first pass that loses an entry it must keep, or keeps one that is not a number,
+    /// where scores are few, equal, infinite or NaN in long rows.
+    #[test]
+    fn long_rows_with_unusual_scores_select_the_same() {
+        let n = 1000;
+        let spread: Vec<f32> = (0..n).map(|j| ((j * 7919) % 613) as f32 - 300.0).collect();
+        let mut rows = vec![spread.clone(), vec![0.5; n], vec![f32::NEG_INFINITY; n], vec![f32::NAN; n]];
+        rows.push(spread.iter().map(|s| if *s > -280.0 { f32::NAN } else { *s }).collect());
+        rows.push(spread.iter().map(|s| if *s > -290.0 { f32::NEG_INFINITY } else { *s }).collect());
+        rows.push(spread.iter().map(|s| if *s > 290.0 { f32::INFINITY } else { *s }).collect());
+        for (i, scores) in rows.iter().enumerate() {
+            for k in [1, 7, 64, 300, 999] {
+                for tie in [Tie::Low, Tie::High] {
+                    let mut order: Vec<i32> = (0..n as i32).collect();
+                    let by_id = |j: &i32| if tie == Tie::Low { *j } else { -*j };
+                    order.sort_by_key(|j| (std::cmp::Reverse(ordered(scores[*j as usize])), by_id(j)));
+                    let mut want = order[..k].to_vec();
+                    want.sort_unstable();
+                    assert_eq!(
+                        pick(scores, k, &TopkKnobs { tie, ..TopkKnobs::default() }),
+                        want,
+                        "row {i}, k {k}"
+                    );
+                }
+            }
+        }
+    }
+
     /// Catches a cap that is not applied: a bucket larger than the cap loses entries.
     #[test]
     fn a_capped_coarse_bucket_loses_entries() {

@@ -4,7 +4,7 @@ use super::gemm::{self, Packed};
 use super::knobs::MhcKnobs;
 use super::mat::{Mat, TASK_ROWS, par_rows};
 use super::ops::{HcShape, Mix};
-use super::simd::{self, LANES, exp, sigmoid};
+use super::simd::{self, exp, sigmoid};
 use super::values::Comb;
 use multiversion::multiversion;
 use rayon::prelude::*;
@@ -92,7 +92,11 @@ pub fn mix(mu: &Mat, base: &[f32], scale: &[f32], s: &HcShape, k: &MhcKnobs) -> 
     Mix { pre, post, comb }
 }
 
-/// Sixteen tokens at a time, one a lane.
+/// Tokens the mixing works on at a time, one a lane. More than a vector register holds, so that
+/// every step is a loop over lanes, which the compiler turns into full vectors.
+const LANES: usize = TASK_ROWS;
+
+/// The mixing weights of the tokens of one task.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
 fn finish<const S: usize>(
     mu: &[f32],

@@ -8,7 +8,7 @@ use multiversion::multiversion;
 pub fn scores(q: &[f32], keys: &[&[f32]], dim: usize, scale: f32, n: usize, p: &mut [f32]) {
     assert!(n >= keys.len() && p.len() == q.len() / dim * n && keys.iter().all(|k| k.len() == dim));
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512f") && dim % 16 == 0 && n >= keys.len().next_multiple_of(4) {
+    if is_x86_feature_detected!("avx512f") && dim.is_multiple_of(16) && n >= keys.len().next_multiple_of(4) {
         // SAFETY: the CPU has AVX-512F.
         unsafe { avx512::scores(q, keys, dim, scale, n, p) };
         p.chunks_exact_mut(n).for_each(|row| row[keys.len()..].fill(f32::NEG_INFINITY));
@@ -58,7 +58,7 @@ mod avx512 {
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn tile(q: [&[f32]; 4], keys: [&[f32]; 4], dim: usize) -> __m512 {
-        assert!(dim % 16 == 0 && q.iter().chain(&keys).all(|v| v.len() >= dim));
+        assert!(dim.is_multiple_of(16) && q.iter().chain(&keys).all(|v| v.len() >= dim));
         // Number 4·key + head, which the reduction below takes to block `head`, lane `key`.
         let mut acc = [_mm512_setzero_ps(); 16];
         for c in (0..dim).step_by(16) {
