@@ -1,7 +1,11 @@
 //! Golden prefill of the built-in model: tokens/s at several lengths, beside the arithmetic floor
 //! (multiply-adds of the architecture at this machine's measured product rate).
 //!
-//! `cargo bench --bench prefill [-- LENGTH...]`
+//! Wall and CPU time are both given: CPU time (all threads) hardly depends on what else runs on
+//! the machine, wall time shows how well the threads are used. Each is compared with the same
+//! kind of time of the product. `--once LENGTH` runs once and prints the peak memory.
+//!
+//! `cargo bench --bench prefill [-- [--once] LENGTH...]`
 
 use dsv4::checkpoint::Checkpoint;
 use dsv4::engine::{Loader, Quiet, Schedule, Session, forward};
@@ -11,15 +15,28 @@ use dsv4::model::Silent;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Best of several runs, in seconds.
-fn best(runs: usize, mut f: impl FnMut()) -> f64 {
-    (0..runs)
-        .map(|_| {
-            let t = Instant::now();
-            f();
-            t.elapsed().as_secs_f64()
-        })
-        .fold(f64::INFINITY, f64::min)
+/// Least wall and CPU seconds of several runs.
+fn best(runs: usize, mut f: impl FnMut()) -> (f64, f64) {
+    let mut least = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..runs {
+        let (wall, cpu) = (Instant::now(), cpu_seconds());
+        f();
+        least = (least.0.min(wall.elapsed().as_secs_f64()), least.1.min(cpu_seconds() - cpu));
+    }
+    least
+}
+
+/// User and system time of all threads of this process so far.
+fn cpu_seconds() -> f64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 * 1e-9
+}
+
+/// Peak resident memory of this process in MiB, where the system tells.
+fn peak_mib() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse::<f64>().ok().map(|kib| kib / 1024.0)
 }
 
 fn data(n: usize) -> Vec<f32> {
@@ -56,40 +73,61 @@ fn macs(c: &dsv4::checkpoint::Config, t: usize) -> f64 {
 }
 
 fn main() {
+    dsv4::engine::work_on_this_thread(None).unwrap();
+    let once = std::env::args().any(|a| a == "--once");
     let lengths: Vec<usize> = std::env::args().filter_map(|a| a.parse().ok()).collect();
     let lengths = if lengths.is_empty() { vec![2048, 8192, 32768] } else { lengths };
     let ckpt = Arc::new(Checkpoint::open("builtin:pico").unwrap());
     let outer = Loader::new(Cpu, ckpt.clone()).outer().unwrap();
-
-    // The rate of the product at the sizes this model has, both threads busy.
-    let (m, n, k) = (2048, 512, 256);
-    let (x, w) = (Mat::new(m, k, data(m * k)), Packed::new(n, k, &data(n * k)));
-    let t = best(20, || drop(std::hint::black_box(linear(&x, &w))));
-    let rate = 2.0 * (m * n * k) as f64 / t;
-    println!(
-        "threads {}, product rate {:.0} GFLOP/s ({m} x {n} x {k})",
-        rayon::current_num_threads(),
-        rate / 1e9
-    );
-    println!(
-        "{:>8} {:>12} {:>10} {:>12} {:>14}",
-        "tokens", "tokens/s", "seconds", "GFLOP/token", "time / floor"
-    );
-    for t in lengths {
+    let run = |t: usize| {
         let tokens: Vec<u32> =
             (0..t).map(|i| if i == 0 { 0 } else { 4 + ((i * 7919) % 500) as u32 }).collect();
-        let runs = if t <= 8192 { 5 } else { 2 };
-        let s = best(runs, || {
-            let session = Session::new(&Cpu, ckpt.config(), &tokens, Schedule::default()).unwrap();
-            let l = forward(&session, &ckpt, &outer, &KnobPlan::default(), 0, &Quiet, &mut Silent).unwrap();
-            std::hint::black_box(l);
-        });
-        let flop = 2.0 * macs(ckpt.config(), t);
+        let session = Session::new(&Cpu, ckpt.config(), &tokens, Schedule::default()).unwrap();
+        let l = forward(&session, &ckpt, &outer, &KnobPlan::default(), 0, &Quiet, &mut Silent).unwrap();
+        std::hint::black_box(l);
+    };
+    if once {
+        for t in lengths {
+            run(t);
+            println!("{t} tokens, peak memory {:.0} MiB", peak_mib().unwrap_or(f64::NAN));
+        }
+        return;
+    }
+
+    // The rate of the product at the sizes this model has, all threads busy.
+    let (m, n, k) = (2048, 512, 256);
+    let (x, w) = (Mat::new(m, k, data(m * k)), Packed::new(n, k, &data(n * k)));
+    let flop = 2.0 * (m * n * k) as f64;
+    let product = || {
+        let (wall, cpu) = best(10, || (0..10).for_each(|_| drop(std::hint::black_box(linear(&x, &w)))));
+        (wall / 10.0 / flop, cpu / 10.0 / flop)
+    };
+    println!("{} threads; the product is [{m}, {k}] x [{n}, {k}]T", rayon::current_num_threads());
+    println!(
+        "{:>7} {:>9} {:>8} {:>8} {:>12} {:>15} {:>12} {:>11}",
+        "tokens",
+        "tokens/s",
+        "wall s",
+        "CPU s",
+        "GFLOP/token",
+        "product GFLOP/s",
+        "wall / floor",
+        "CPU / floor"
+    );
+    for t in lengths {
+        let before = product();
+        let (wall, cpu) = best(if t <= 8192 { 7 } else { 3 }, || run(t));
+        // The machine's speed drifts: the faster of the rates around the run is its floor.
+        let after = product();
+        let (per_wall, per_cpu) = (before.0.min(after.0), before.1.min(after.1));
+        let total = t as f64 * 2.0 * macs(ckpt.config(), t);
         println!(
-            "{t:>8} {:>12.0} {s:>10.3} {:>12.4} {:>14.2}",
-            t as f64 / s,
-            flop / 1e9,
-            s / (t as f64 * flop / rate)
+            "{t:>7} {:>9.0} {wall:>8.3} {cpu:>8.3} {:>12.5} {:>15.0} {:>12.2} {:>11.2}",
+            t as f64 / wall,
+            total / t as f64 / 1e9,
+            1e-9 / per_wall,
+            wall / (total * per_wall),
+            cpu / (total * per_cpu)
         );
     }
 }

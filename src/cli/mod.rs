@@ -11,7 +11,7 @@ pub mod prompt;
 pub mod selftest;
 pub mod table;
 
-use crate::engine::interrupt;
+use crate::engine::{interrupt, work_on_this_thread};
 use crate::error::{Error, ErrorKind, Result, exit};
 use crate::report::temp;
 use clap::{Args, Parser, Subcommand};
@@ -125,11 +125,9 @@ fn start(cli: &Cli) -> i32 {
 }
 
 fn prepare(cli: &Cli) -> Result<()> {
+    let started = work_on_this_thread(cli.global.threads.map(usize::from));
     if let Some(n) = cli.global.threads {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(n.into())
-            .build_global()
-            .map_err(|e| Error::new(ErrorKind::Unavailable, format!("cannot start {n} threads: {e}")))?;
+        started.map_err(|e| Error::new(ErrorKind::Unavailable, format!("cannot start {n} threads: {e}")))?;
     }
     if cli.command.stops_itself() {
         ctrlc::set_handler(on_interrupt).map_err(|e| Error::bug(format!("cannot watch for Ctrl-C: {e}")))?;

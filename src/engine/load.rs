@@ -1,6 +1,6 @@
 //! Loading a layer's weights from a checkpoint into a backend, experts on demand.
 
-use crate::checkpoint::{Checkpoint, LayerKind, Tensor};
+use crate::checkpoint::{Checkpoint, Config, LayerKind, Tensor};
 use crate::error::Result;
 use crate::kernels::ops::{ExpertSource, HyperConnection, Mlp};
 use crate::kernels::{Mat, Ops};
@@ -11,6 +11,11 @@ use std::sync::{Arc, Mutex};
 /// Routed experts of a layer are kept decoded while they take no more than this many bytes;
 /// above it each is decoded anew when tokens are routed to it.
 const KEEP_EXPERTS_BYTES: usize = 1 << 30;
+
+/// True if the routed experts of a layer stay decoded until the layer is dropped.
+pub(super) fn keeps_experts(c: &Config) -> bool {
+    c.n_routed_experts * 3 * c.hidden_size * c.moe_intermediate_size * 4 <= KEEP_EXPERTS_BYTES
+}
 
 /// A checkpoint seen through a backend.
 pub struct Loader<O: Ops> {
@@ -101,8 +106,7 @@ impl<O: Ops + Clone + Send + 'static> Loader<O> {
                 loader: Loader { ops: self.ops.clone(), ckpt: self.ckpt.clone() },
                 prefix: format!("{f}.experts"),
                 count: c.n_routed_experts,
-                keep: c.n_routed_experts * 3 * c.hidden_size * c.moe_intermediate_size * 4
-                    <= KEEP_EXPERTS_BYTES,
+                keep: keeps_experts(c),
                 kept: Mutex::default(),
             }),
             shared: self.mlp(&format!("{f}.shared_experts"))?,

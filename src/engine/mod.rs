@@ -12,5 +12,5 @@ pub mod tap_shape;
 pub mod tap_sink;
 
 pub use load::Loader;
-pub use pass::{Progress, Quiet, for_each_layer, for_layers, forward};
+pub use pass::{Progress, Quiet, for_each_layer, for_layers, forward, work_on_this_thread};
 pub use session::{Schedule, Session};

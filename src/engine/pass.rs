@@ -6,9 +6,12 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::kernels::{KnobPlan, Mat, Ops};
 use crate::model::{LayerWeights, Observer, OuterWeights};
+use rayon::ThreadPoolBuildError;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
 
 /// Told how far a pass is; the engine itself prints nothing.
 pub trait Progress: Sync {
@@ -52,21 +55,56 @@ pub fn for_layers<O: Ops + Clone + Send + 'static>(
     std::thread::scope(|scope| {
         let (tx, rx) = sync_channel(0);
         let read = layers.clone();
-        scope.spawn(move || {
+        let _reader = Reader(scope.spawn(move || {
             for i in read {
                 // The receiver is gone when a layer failed: stop reading.
                 if tx.send(loader.layer(i)).is_err() {
                     return;
                 }
             }
-        });
+        }));
+        // Goes before the reader is waited for, which then stops.
+        let rx = rx;
         for i in layers {
-            let w = rx.recv().map_err(|_| Error::bug("the reader thread stopped"))??;
-            each(i, &w)?;
+            each(i, &receive(&rx)??)?;
             progress.step();
         }
         Ok(())
     })
+}
+
+/// The reader thread. Whoever drops it, even because of a panic, works for the pool until it ends: it may be waiting
+/// for the pool, and the dropping thread may be the only one the pool has.
+struct Reader<'scope>(ScopedJoinHandle<'scope, ()>);
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        while !self.0.is_finished() {
+            rayon::yield_now();
+            std::thread::sleep(MOMENT);
+        }
+    }
+}
+
+/// How long a thread sleeps before it looks for work of the pool.
+const MOMENT: Duration = Duration::from_micros(200);
+
+/// Waits for the reader. The reader decodes on the pool, and the waiting thread may be the only
+/// one the pool has: it works for the pool while it waits.
+fn receive<T>(rx: &Receiver<T>) -> Result<T> {
+    loop {
+        match rx.recv_timeout(MOMENT) {
+            Ok(layer) => return Ok(layer),
+            Err(RecvTimeoutError::Timeout) => drop(rayon::yield_now()),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::bug("the reader thread stopped")),
+        }
+    }
+}
+
+/// Makes the calling thread one of the `threads` (`None`: as many as the machine has CPUs) workers of the pool: a
+/// thread outside it would hand every operation over and be woken up for the next. Fails if the pool is running.
+pub fn work_on_this_thread(threads: Option<usize>) -> std::result::Result<(), ThreadPoolBuildError> {
+    rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).use_current_thread().build_global()
 }
 
 /// Logits of the positions `from..` of one path over one sequence.
@@ -84,5 +122,29 @@ pub fn forward<O: Ops + Clone + Send + 'static>(
     for_each_layer(session.ops, ckpt, progress, |i, w| session.layer(w, i, &mut lane, obs))?;
     let logits = session.head(outer, &lane.x, from, plan, obs)?;
     progress.end();
-    Ok(session.ops.download(&logits))
+    Ok(session.ops.retrieve(logits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a pool whose only thread waits for a reader that waits for the pool.
+    #[test]
+    fn the_only_thread_of_a_pool_works_while_it_waits() {
+        let (done, finished) = sync_channel(1);
+        std::thread::spawn(move || {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+            let got = pool.install(|| {
+                let (tx, rx) = sync_channel(0);
+                std::thread::scope(|s| {
+                    // As a reader that decodes on the pool.
+                    s.spawn(|| tx.send(pool.install(|| 7)));
+                    receive(&rx).unwrap()
+                })
+            });
+            done.send(got).unwrap();
+        });
+        assert_eq!(finished.recv_timeout(Duration::from_secs(20)), Ok(7));
+    }
 }

@@ -4,20 +4,30 @@
 //! through it, compare, drop it); this module runs one path through one layer.
 
 use super::interrupt;
+use super::load::keeps_experts;
 use crate::checkpoint::Config;
 use crate::error::{Error, Result};
-use crate::kernels::{Index, KnobPlan, Mat, Ops, Phase};
+use crate::kernels::mat::TASK_ROWS;
+use crate::kernels::{Index, KnobPlan, Ops, Phase};
 use crate::model::layer::{attention_half, ffn_half};
 use crate::model::{
     Block, LayerCache, LayerCtx, LayerWeights, Observer, OuterWeights, RopeTables, TapAt, outer,
 };
 
-/// Tokens of one internal block. Every golden op is local to a token (or to a compressed entry),
-/// so this bounds memory and changes no bit.
-const BLOCK_TOKENS: usize = 1024;
+/// Tokens of one internal block, a thread. Every golden op is local to a token (or to a compressed
+/// entry), so this bounds memory and changes no bit. Small enough that the streams of a block of
+/// the built-in model stay in the second-level caches from one operation to the next, and a whole
+/// number of tasks.
+const BLOCK_TOKENS: usize = 3 * TASK_ROWS;
 
-/// Tokens of one block of the expert half.
-const FFN_TOKENS: usize = 4096;
+/// As above for the expert half, where experts stay decoded between blocks, and where every block
+/// decodes them anew.
+const FFN_TOKENS: (usize, usize) = (6 * TASK_ROWS, 48 * TASK_ROWS);
+
+/// Tokens of one block, and of one block of the expert half, of layers in which a path has knobs set. Some knobs look
+/// at what a block holds (a future token, the entries there are, the rows of an expert): what they do must not depend
+/// on the number of threads.
+const KNOB_TOKENS: (usize, usize) = (1024, 4096);
 
 /// One path of a lockstep run.
 pub struct Lane<O: Ops> {
@@ -89,15 +99,15 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The blocks of `t` tokens.
-    pub fn blocks(&self, t: usize) -> Vec<Block> {
+    /// The blocks of `t` tokens, at most `block` tokens in each.
+    pub fn blocks(&self, t: usize, block: usize) -> Vec<Block> {
         let prefill = t - self.decode_last.min(t);
         let chunk = if self.chunk == 0 { prefill.max(1) } else { self.chunk };
         let mut out = Vec::new();
         for c in (0..prefill).step_by(chunk) {
             let end = (c + chunk).min(prefill);
-            for from in (c..end).step_by(BLOCK_TOKENS) {
-                let to = (from + BLOCK_TOKENS).min(end);
+            for from in (c..end).step_by(block) {
+                let to = (from + block).min(end);
                 out.push(Block { from, to, phase: Phase::Prefill, chunk_start: from == c });
             }
         }
@@ -147,9 +157,9 @@ impl<'a, O: Ops> Session<'a, O> {
         Ok(Session { ops, config, tokens, schedule, ropes: RopeTables::new(config, tokens.len()) })
     }
 
-    /// The blocks tokens are fed in.
+    /// The blocks that embedding and head are computed in.
     pub fn blocks(&self) -> Vec<Block> {
-        self.schedule.blocks(self.tokens.len())
+        self.schedule.blocks(self.tokens.len(), BLOCK_TOKENS * rayon::current_num_threads())
     }
 
     /// [`Session::embed`] for every lane, block by block.
@@ -159,15 +169,14 @@ impl<'a, O: Ops> Session<'a, O> {
         plans: &[KnobPlan],
         obs: &mut dyn LaneObserver<O>,
     ) -> Result<Vec<Lane<O>>> {
-        let mut lanes: Vec<Lane<O>> =
-            plans.iter().map(|p| Lane::new(p.clone(), self.ops.upload(Mat::default()))).collect();
+        let mut lanes: Vec<Lane<O>> = plans.iter().map(|p| Lane::new(p.clone(), self.no_streams())).collect();
         for b in self.blocks() {
             for (i, lane) in lanes.iter_mut().enumerate() {
                 let k = lane.plan.at(None, b.phase);
                 let ids = &self.tokens[b.from..b.to];
                 let mut tap = InLane { lane: i, obs };
                 let rows = outer::embed(self.ops, w, self.config, ids, b.from, b.phase, &k, &mut tap)?;
-                self.ops.append(&mut lane.x, &rows);
+                self.ops.write(&mut lane.x, b.from, &rows);
             }
         }
         Ok(lanes)
@@ -194,14 +203,19 @@ impl<'a, O: Ops> Session<'a, O> {
 
     /// First residual streams `[T, S·D]`.
     pub fn embed(&self, w: &OuterWeights<O>, plan: &KnobPlan, obs: &mut dyn Observer<O>) -> Result<O::T> {
-        let mut x = self.ops.upload(Mat::default());
+        let mut x = self.no_streams();
         for b in self.blocks() {
             let k = plan.at(None, b.phase);
             let ids = &self.tokens[b.from..b.to];
             let rows = outer::embed(self.ops, w, self.config, ids, b.from, b.phase, &k, obs)?;
-            self.ops.append(&mut x, &rows);
+            self.ops.write(&mut x, b.from, &rows);
         }
         Ok(x)
+    }
+
+    /// Room for the streams of every token.
+    fn no_streams(&self) -> O::T {
+        self.ops.zeros(self.tokens.len(), self.config.hc_mult * self.config.hidden_size)
     }
 
     /// Runs one path through layer `layer`.
@@ -217,7 +231,7 @@ impl<'a, O: Ops> Session<'a, O> {
 
     /// Runs several paths through one layer in lockstep, block by block, so that their taps can be
     /// compared without keeping more than a block of them. Every lane's streams are replaced by
-    /// those after the layer.
+    /// those after the layer, block by block: nothing reads another block's streams.
     pub fn layer_lanes(
         &self,
         w: &LayerWeights<O>,
@@ -226,48 +240,50 @@ impl<'a, O: Ops> Session<'a, O> {
         obs: &mut dyn LaneObserver<O>,
     ) -> Result<()> {
         let ctx = LayerCtx { config: self.config, layer, ropes: &self.ropes, tokens: self.tokens };
-        let empty = || self.ops.upload(Mat::default());
+        let knobs = lanes.iter().any(|l| l.plan.overrides.iter().any(|o| !o.settings.is_empty()));
         let mut caches: Vec<_> = lanes.iter().map(|_| LayerCache::new(self.ops, self.config)).collect();
         for (lane, cache) in lanes.iter_mut().zip(&mut caches) {
             if lane.plan.mentions("topk.reuse") {
                 cache.reuse(lane.chosen.take());
             }
         }
-        let mut mids: Vec<O::T> = lanes.iter().map(|_| empty()).collect();
-        for b in self.blocks() {
-            for (i, lane) in lanes.iter().enumerate() {
+        let blocks =
+            if knobs { self.schedule.blocks(self.tokens.len(), KNOB_TOKENS.0) } else { self.blocks() };
+        for b in blocks {
+            for (i, lane) in lanes.iter_mut().enumerate() {
                 interrupt::check()?;
                 let k = lane.plan.at(Some(layer), b.phase);
                 let rows = self.ops.slice(&lane.x, b.from, b.to);
                 let mut tap = InLane { lane: i, obs };
-                let y = attention_half(self.ops, w, &ctx, &mut caches[i], &rows, &b, &k, &mut tap)?;
-                self.ops.append(&mut mids[i], &y);
+                let y = attention_half(self.ops, w, &ctx, &mut caches[i], rows, &b, &k, &mut tap)?;
+                self.ops.write(&mut lane.x, b.from, &y);
             }
         }
         for (lane, cache) in lanes.iter_mut().zip(caches) {
             lane.chosen = cache.selection();
-            lane.x = empty();
         }
-        for b in self.ffn_blocks() {
+        for b in self.ffn_blocks(knobs) {
             for (i, lane) in lanes.iter_mut().enumerate() {
                 interrupt::check()?;
                 let k = lane.plan.at(Some(layer), b.phase);
-                let rows = self.ops.slice(&mids[i], b.from, b.to);
-                let y = ffn_half(self.ops, w, &ctx, &rows, &b, &k, &mut InLane { lane: i, obs })?;
-                self.ops.append(&mut lane.x, &y);
+                let rows = self.ops.slice(&lane.x, b.from, b.to);
+                let y = ffn_half(self.ops, w, &ctx, rows, &b, &k, &mut InLane { lane: i, obs })?;
+                self.ops.write(&mut lane.x, b.from, &y);
             }
         }
         Ok(())
     }
 
-    /// Blocks of the expert half: as large as memory allows, so that an expert is decoded once.
-    fn ffn_blocks(&self) -> Vec<Block> {
+    /// Blocks of the expert half: large where a block decodes its experts.
+    fn ffn_blocks(&self, knobs: bool) -> Vec<Block> {
         let t = self.tokens.len();
         let prefill = t - self.schedule.decode_last.min(t);
+        let each = if keeps_experts(self.config) { FFN_TOKENS.0 } else { FFN_TOKENS.1 };
+        let tokens = if knobs { KNOB_TOKENS.1 } else { each * rayon::current_num_threads() };
         let mut out = Vec::new();
         for (a, z, phase) in [(0, prefill, Phase::Prefill), (prefill, t, Phase::Decode)] {
-            for from in (a..z).step_by(FFN_TOKENS) {
-                let to = (from + FFN_TOKENS).min(z);
+            for from in (a..z).step_by(tokens) {
+                let to = (from + tokens).min(z);
                 out.push(Block { from, to, phase, chunk_start: from == a });
             }
         }
@@ -283,14 +299,14 @@ impl<'a, O: Ops> Session<'a, O> {
         plan: &KnobPlan,
         obs: &mut dyn Observer<O>,
     ) -> Result<O::T> {
-        let mut out = self.ops.upload(Mat::default());
+        let mut out = self.ops.zeros(self.tokens.len().saturating_sub(from), self.config.vocab_size);
         for b in self.blocks().into_iter().filter(|b| b.to > from) {
             interrupt::check()?;
             let k = plan.at(None, b.phase);
             let b0 = b.from.max(from);
             let rows = self.ops.slice(x, b0, b.to);
             let y = outer::head(self.ops, w, self.config, &rows, b0, b.phase, &k, obs)?;
-            self.ops.append(&mut out, &y);
+            self.ops.write(&mut out, b0 - from, &y);
         }
         Ok(out)
     }
@@ -306,7 +322,7 @@ mod tests {
         for t in [1, 2, 7, 1024, 1025, 3000] {
             for chunk in [0, 1, 3, 1000, 5000] {
                 for decode_last in [0, 1, 5, 9999] {
-                    let b = Schedule { chunk, decode_last }.blocks(t);
+                    let b = Schedule { chunk, decode_last }.blocks(t, KNOB_TOKENS.0);
                     assert_eq!(b[0].from, 0);
                     assert_eq!(b.last().unwrap().to, t);
                     assert!(b.windows(2).all(|w| w[0].to == w[1].from));

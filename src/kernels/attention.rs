@@ -2,7 +2,8 @@
 
 use super::mat::{Index, Mat};
 use super::ops::AttnShape;
-use super::simd::{LANES, dot_heads, exp, tree_sum};
+use super::qk::scores;
+use super::simd::{LANES, exp, tree_sum};
 use super::values::Window;
 use multiversion::multiversion;
 use rayon::prelude::*;
@@ -75,61 +76,47 @@ pub fn attention(
                 let r = task * TASK_TOKENS + i;
                 let chosen = index.map(|x| x.row(r));
                 key_rows(&mut keys, pos0 + r, kv, comp, chosen, s, window, compressed);
-                one_token(q.row(r), &keys, s.heads, s.dim, scale, s.sinks, &mut p, o, l);
+                // Rows of whole vectors; scores of −inf beyond the last key add nothing.
+                let n = keys.len().next_multiple_of(LANES);
+                p.resize(s.heads * n, 0.0);
+                scores(q.row(r), &keys, s.dim, scale, n, &mut p);
+                one_token(&mut p, &keys, s.heads, s.dim, s.sinks, o, l);
             }
         });
     (out, lse)
 }
 
+/// Softmax of the scores `p` (a row a head) with the sinks, and the weighted sums of the keys.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
 fn one_token(
-    q: &[f32],
+    p: &mut [f32],
     keys: &[&[f32]],
     heads: usize,
     dim: usize,
-    scale: f32,
     sinks: &[f32],
-    p: &mut Vec<f32>,
     out: &mut [f32],
     lse: &mut [f32],
 ) {
-    let n = keys.len();
-    p.clear();
-    p.resize(heads * n, 0.0);
-    let mut h = 0;
-    while h + 4 <= heads {
-        for (j, key) in keys.iter().enumerate() {
-            let z = dot_heads::<4>(&q[h * dim..], dim, key);
-            for (i, v) in z.iter().enumerate() {
-                p[(h + i) * n + j] = v * scale;
+    let n = p.len() / heads;
+    for h in 0..heads {
+        let row = p[h * n..(h + 1) * n].as_chunks_mut::<LANES>().0;
+        let mut max = [sinks[h]; LANES];
+        for v in row.iter() {
+            for i in 0..LANES {
+                max[i] = if v[i] > max[i] { v[i] } else { max[i] };
             }
         }
-        h += 4;
-    }
-    while h < heads {
-        for (j, key) in keys.iter().enumerate() {
-            p[h * n + j] = dot_heads::<1>(&q[h * dim..], dim, key)[0] * scale;
-        }
-        h += 1;
-    }
-    for h in 0..heads {
-        let row = &mut p[h * n..(h + 1) * n];
-        let mut m = sinks[h];
-        for v in row.iter() {
-            m = if *v > m { *v } else { m };
-        }
+        let m = max.iter().fold(sinks[h], |m, v| if *v > m { *v } else { m });
         let mut lanes = [0f32; LANES];
-        for c in row.chunks_mut(LANES) {
-            for (i, v) in c.iter_mut().enumerate() {
-                *v = exp(*v - m);
-                lanes[i] += *v;
+        for v in row.iter_mut() {
+            for i in 0..LANES {
+                v[i] = exp(v[i] - m);
+                lanes[i] += v[i];
             }
         }
         let sum = tree_sum(lanes) + exp(sinks[h] - m);
         lse[h] = m + sum.ln();
-        for v in row.iter_mut() {
-            *v /= sum;
-        }
+        row.iter_mut().flatten().for_each(|v| *v /= sum);
     }
     let mut h = 0;
     while h + 4 <= heads {

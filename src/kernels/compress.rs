@@ -1,11 +1,11 @@
 //! Pooling of tokens into compressed entries, with the state that carries over between calls.
 
 use super::knobs::CompressorKnobs;
-use super::mat::Mat;
-use super::norm::norm_into;
+use super::mat::{Mat, TASK_ROWS};
+use super::norm::norm_in_place;
 use super::ops::PoolShape;
-use super::round::{round, round_row};
-use super::simd::exp;
+use super::round::{round_row, rounded};
+use super::simd::{LANES, exp};
 use super::values::{Boundary, EntryPosition, Overlap};
 use multiversion::multiversion;
 use rayon::prelude::*;
@@ -40,55 +40,58 @@ pub fn compress(
         state.kv = Mat::zeros(missing, cols);
         state.gate = Mat::new(missing, cols, vec![f32::NEG_INFINITY; missing * cols]);
     }
-    let (mut kv, mut gate) = (kv.clone(), gate.clone());
-    if k.ape {
-        for r in 0..gate.rows {
-            let bias = &s.ape[((pos0 + r + k.ape_phase as usize) % ratio) * cols..][..cols];
-            gate.row_mut(r).iter_mut().zip(bias).for_each(|(g, b)| *g += b);
+    state.kv.append(&rounded(kv, k.state_dtype));
+    let kept = state.gate.rows;
+    state.gate.append(gate);
+    state.gate.data[kept * cols..].par_chunks_mut(cols * TASK_ROWS).enumerate().for_each(|(task, rows)| {
+        for (i, gate) in rows.chunks_exact_mut(cols).enumerate() {
+            if k.ape {
+                let slot = (pos0 + task * TASK_ROWS + i + k.ape_phase as usize) % ratio;
+                let bias = &s.ape[slot * cols..][..cols];
+                gate.iter_mut().zip(bias).for_each(|(g, b)| *g += b);
+            }
+            round_row(gate, k.state_dtype);
         }
-    }
-    round(&mut kv, k.state_dtype);
-    round(&mut gate, k.state_dtype);
-    state.kv.append(&kv);
-    state.gate.append(&gate);
+    });
 
     let end = state.first + state.kv.rows;
     // Windows complete before this call are those closed before `pos0`.
     let (j0, j1) = (pos0 / ratio, end / ratio);
     let mut out = Mat::zeros(j1 - j0, s.dim);
     let st = &*state;
-    out.data.par_chunks_mut(s.dim.max(1)).enumerate().for_each(|(i, u)| {
-        let j = j0 + i;
-        let own = j * ratio - st.first;
-        let mut rows: Vec<(&[f32], &[f32])> = Vec::with_capacity(2 * ratio);
-        let (own_from, before_from) = match k.overlap {
-            _ if !s.overlap => (0, 0),
-            Overlap::Swapped => (0, s.dim),
-            _ => (s.dim, 0),
-        };
-        if s.overlap && k.overlap != Overlap::Off && own >= ratio {
-            let cols = before_from..before_from + s.dim;
-            rows.extend(
-                (own - ratio..own).map(|r| (&st.kv.row(r)[cols.clone()], &st.gate.row(r)[cols.clone()])),
-            );
-        }
-        rows.extend((own..own + ratio).map(|r| {
-            (&st.kv.row(r)[own_from..own_from + s.dim], &st.gate.row(r)[own_from..own_from + s.dim])
-        }));
-        pool(&rows, u);
-        round_row(u, k.out_dtype);
-        let pooled = u.to_vec();
-        norm_into(u, &pooled, Some(s.norm), s.eps);
-        round_row(u, k.out_dtype);
-        let position = match k.entry_pos {
-            EntryPosition::First => j * ratio,
-            EntryPosition::Index => j,
-            EntryPosition::Last => j * ratio + ratio - 1,
-        };
-        s.rope.rotate(u, position, false, s.pairing);
-        round_row(u, k.out_dtype);
-        if k.boundary != Boundary::Exact && (j + 1) * ratio % 128 == 0 {
-            u.fill(if k.boundary == Boundary::Nan { f32::NAN } else { 0.0 });
+    let (own_from, before_from) = match k.overlap {
+        _ if !s.overlap => (0, 0),
+        Overlap::Swapped => (0, s.dim),
+        _ => (s.dim, 0),
+    };
+    let part =
+        |r: usize, from: usize| (&st.kv.row(r)[from..from + s.dim], &st.gate.row(r)[from..from + s.dim]);
+    // A task pools about as many tokens as a task of any other op works on.
+    let per_task = TASK_ROWS.div_ceil(ratio);
+    out.data.par_chunks_mut(per_task * s.dim.max(1)).enumerate().for_each(|(task, entries)| {
+        let mut rows = Vec::with_capacity(2 * ratio);
+        for (i, u) in entries.chunks_exact_mut(s.dim).enumerate() {
+            let j = j0 + task * per_task + i;
+            let own = j * ratio - st.first;
+            rows.clear();
+            if s.overlap && k.overlap != Overlap::Off && own >= ratio {
+                rows.extend((own - ratio..own).map(|r| part(r, before_from)));
+            }
+            rows.extend((own..own + ratio).map(|r| part(r, own_from)));
+            pool(&rows, u);
+            round_row(u, k.out_dtype);
+            norm_in_place(u, s.norm, s.eps);
+            round_row(u, k.out_dtype);
+            let position = match k.entry_pos {
+                EntryPosition::First => j * ratio,
+                EntryPosition::Index => j,
+                EntryPosition::Last => j * ratio + ratio - 1,
+            };
+            s.rope.rotate(u, position, false, s.pairing);
+            round_row(u, k.out_dtype);
+            if k.boundary != Boundary::Exact && (j + 1) * ratio % 128 == 0 {
+                u.fill(if k.boundary == Boundary::Nan { f32::NAN } else { 0.0 });
+            }
         }
     });
 
@@ -96,8 +99,8 @@ pub fn compress(
     let keep = if s.overlap { j1.saturating_sub(1) * ratio } else { j1 * ratio };
     let drop = keep.saturating_sub(state.first);
     if drop > 0 {
-        state.kv = state.kv.slice(drop, state.kv.rows);
-        state.gate = state.gate.slice(drop, state.gate.rows);
+        state.kv.forget_rows(drop);
+        state.gate.forget_rows(drop);
         state.first += drop;
     }
     out
@@ -107,31 +110,42 @@ pub fn compress(
 /// gates are all −inf pools to 0.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
 fn pool(rows: &[(&[f32], &[f32])], out: &mut [f32]) {
-    const W: usize = 16;
-    let n = out.len();
-    let mut c = 0;
-    while c < n {
-        let w = W.min(n - c);
-        let mut m = [f32::NEG_INFINITY; W];
-        for (_, g) in rows {
-            for i in 0..w {
-                let v = g[c + i];
-                m[i] = if v > m[i] { v } else { m[i] };
-            }
-        }
-        let (mut sum, mut acc) = ([0f32; W], [0f32; W]);
-        for (k, g) in rows {
-            for i in 0..w {
-                let e = if m[i] == f32::NEG_INFINITY { 0.0 } else { exp(g[c + i] - m[i]) };
-                sum[i] += e;
-                acc[i] = e.mul_add(k[c + i], acc[i]);
-            }
-        }
-        for i in 0..w {
-            out[c + i] = if sum[i] == 0.0 { 0.0 } else { acc[i] / sum[i] };
-        }
-        c += w;
+    let (blocks, rest) = out.as_chunks_mut::<LANES>();
+    let tail = blocks.len() * LANES;
+    for (i, out) in blocks.iter_mut().enumerate() {
+        let at = |v: &[f32]| -> [f32; LANES] { std::array::from_fn(|l| v[i * LANES..][..LANES][l]) };
+        *out = pool_lanes(rows.iter().map(|(k, g)| (at(k), at(g))));
     }
+    let width = rest.len();
+    if width > 0 {
+        let at = |v: &[f32]| -> [f32; LANES] {
+            let mut lanes = [0f32; LANES];
+            lanes[..width].copy_from_slice(&v[tail..tail + width]);
+            lanes
+        };
+        rest.copy_from_slice(&pool_lanes(rows.iter().map(|(k, g)| (at(k), at(g))))[..width]);
+    }
+}
+
+/// Sixteen channels of the pooling.
+#[inline(always)]
+fn pool_lanes(rows: impl Iterator<Item = ([f32; LANES], [f32; LANES])> + Clone) -> [f32; LANES] {
+    let mut m = [f32::NEG_INFINITY; LANES];
+    for (_, g) in rows.clone() {
+        for l in 0..LANES {
+            m[l] = if g[l] > m[l] { g[l] } else { m[l] };
+        }
+    }
+    let (mut sum, mut acc) = ([0f32; LANES], [0f32; LANES]);
+    for (k, g) in rows {
+        for l in 0..LANES {
+            let e = exp(g[l] - m[l]);
+            let e = if m[l] == f32::NEG_INFINITY { 0.0 } else { e };
+            sum[l] += e;
+            acc[l] = e.mul_add(k[l], acc[l]);
+        }
+    }
+    std::array::from_fn(|l| if sum[l] == 0.0 { 0.0 } else { acc[l] / sum[l] })
 }
 
 #[cfg(test)]

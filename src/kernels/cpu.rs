@@ -10,7 +10,7 @@ use super::ops::*;
 use super::quant::rounded_by;
 use super::rope::RopeTable;
 use super::round::{round, round_row, rounded};
-use super::values::{Clamp, Fmt, Hadamard, HcEps, KeyLayout, Layout, Pairing, PostFactor, Quant};
+use super::values::{Fmt, Hadamard, HcEps, KeyLayout, Layout, Pairing, PostFactor, Quant};
 use super::{attention, attention_split, compress, index, index_emul, kv_pages, mhc, mhc_split, moe, norm};
 use crate::error::{Error, Result};
 use crate::numeric::hadamard;
@@ -91,6 +91,12 @@ impl Ops for Cpu {
     fn download(&self, t: &Mat) -> Mat {
         t.clone()
     }
+    fn zeros(&self, rows: usize, cols: usize) -> Mat {
+        Mat::zeros(rows, cols)
+    }
+    fn retrieve(&self, t: Mat) -> Mat {
+        t
+    }
     fn rows(&self, t: &Mat) -> usize {
         t.rows
     }
@@ -99,6 +105,9 @@ impl Ops for Cpu {
     }
     fn append(&self, cache: &mut Mat, rows: &Mat) {
         cache.append(rows);
+    }
+    fn write(&self, t: &mut Mat, at: usize, rows: &Mat) {
+        t.write_rows(at, rows);
     }
 
     fn embed(&self, table: &Mat, ids: &[u32], k: &EmbedKnobs) -> Mat {
@@ -147,10 +156,10 @@ impl Ops for Cpu {
         round(&mut y, k.stream_dtype);
         y
     }
-    fn mhc_expand(&self, x: &Mat, mix: &Mix<Mat>, y: &Mat, s: &HcShape, k: &MhcKnobs) -> Mat {
-        let mut out = mhc::expand(x, mix, y, s, k);
-        round(&mut out, k.stream_dtype);
-        out
+    fn mhc_expand(&self, mut x: Mat, mix: &Mix<Mat>, y: &Mat, s: &HcShape, k: &MhcKnobs) -> Mat {
+        mhc::expand(&mut x, mix, y, s, k);
+        round(&mut x, k.stream_dtype);
+        x
     }
 
     fn rms_norm(&self, x: &Mat, weight: &[f32], eps: f32, dtype: Fmt) -> Mat {
@@ -402,11 +411,16 @@ impl Ops for Cpu {
         moe::routed(x, ids, weights, source, s, k)
     }
     fn shared(&self, x: &Mat, mlp: &Mlp<Weight>, s: &MoeShape, k: &ExpertsKnobs) -> Mat {
-        moe::swiglu(x, None, None, mlp, s, k, k.clamp != Clamp::OffShared)
+        moe::shared(x, mlp, s, k)
     }
     fn add(&self, a: &Mat, b: &Mat, k: &ExpertsKnobs) -> Mat {
-        let mut y = a.clone();
-        y.data.iter_mut().zip(&b.data).for_each(|(x, v)| *x += v);
+        let mut y = Mat::zeros(a.rows, a.cols);
+        par_rows(&mut y, |r0, rows| {
+            let from = r0 * a.cols;
+            for ((y, a), b) in rows.iter_mut().zip(&a.data[from..]).zip(&b.data[from..]) {
+                *y = a + b;
+            }
+        });
         round(&mut y, k.out_dtype);
         y
     }

@@ -132,13 +132,15 @@ struct Tile<'a> {
 }
 
 impl Block<'_> {
-    /// Calls `kernel::<MR>` for every tile, `MR` rows at a time and the rest one by one.
+    /// Calls a kernel for every tile: `many` for `mr` rows, `half` for half as many, and the rest
+    /// one by one.
     #[inline(always)]
     fn tiles(
         &self,
         out: &mut [f32],
         mr: usize,
         many: impl Fn(&Tile, &mut [f32]),
+        half: impl Fn(&Tile, &mut [f32]),
         one: impl Fn(&Tile, &mut [f32]),
     ) {
         let k = self.w.k;
@@ -156,6 +158,9 @@ impl Block<'_> {
                     if r + mr <= self.rows {
                         many(&t, o);
                         r += mr;
+                    } else if mr > 1 && r + mr / 2 <= self.rows {
+                        half(&t, o);
+                        r += mr / 2;
                     } else {
                         one(&t, o);
                         r += 1;
@@ -194,7 +199,7 @@ fn portable(b: &Block, out: &mut [f32]) {
         }
         put(t, 0, &sum, out);
     };
-    b.tiles(out, 1, row, row);
+    b.tiles(out, 1, row, row, row);
 }
 
 /// The same arithmetic with vector registers. Written with intrinsics because both the running
@@ -206,7 +211,7 @@ mod simd {
 
     #[target_feature(enable = "avx512f")]
     pub(super) fn avx512(b: &Block, out: &mut [f32]) {
-        b.tiles(out, 6, |t, o| tile512::<6>(t, o), |t, o| tile512::<1>(t, o));
+        b.tiles(out, 6, |t, o| tile512::<6>(t, o), |t, o| tile512::<3>(t, o), |t, o| tile512::<1>(t, o));
     }
 
     #[target_feature(enable = "avx512f")]
@@ -238,6 +243,20 @@ mod simd {
             k0 = k1;
         }
         for r in 0..MR {
+            if t.nc == NR {
+                let o = &mut out[r * t.ldo..][..NR];
+                // SAFETY: `o` holds two vectors.
+                unsafe {
+                    let p = o.as_mut_ptr();
+                    if !t.first {
+                        sum[r][0] = _mm512_add_ps(_mm512_loadu_ps(p), sum[r][0]);
+                        sum[r][1] = _mm512_add_ps(_mm512_loadu_ps(p.add(16)), sum[r][1]);
+                    }
+                    _mm512_storeu_ps(p, sum[r][0]);
+                    _mm512_storeu_ps(p.add(16), sum[r][1]);
+                }
+                continue;
+            }
             let mut row = [0f32; NR];
             // SAFETY: the array holds two vectors.
             unsafe {
@@ -250,7 +269,7 @@ mod simd {
 
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn avx2(b: &Block, out: &mut [f32]) {
-        b.tiles(out, 3, |t, o| tile256::<3>(t, o), |t, o| tile256::<1>(t, o));
+        b.tiles(out, 3, |t, o| tile256::<3>(t, o), |t, o| tile256::<1>(t, o), |t, o| tile256::<1>(t, o));
     }
 
     #[target_feature(enable = "avx2,fma")]

@@ -5,6 +5,7 @@ use super::knobs::{IndexerKnobs, TopkKnobs};
 use super::mat::{Index, Mat};
 use super::ops::IndexShape;
 use super::round::round_row;
+use super::simd::LANES;
 use super::values::{Fmt, Tie, Visible};
 use multiversion::multiversion;
 use rayon::prelude::*;
@@ -32,12 +33,13 @@ pub fn scores(q: &Mat, w: &Mat, keys: &Packed, pos0: usize, s: &IndexShape, k: &
     }
     out.data.par_chunks_mut(TASK_TOKENS * keys.n).enumerate().for_each(|(task, rows)| {
         let r0 = task * TASK_TOKENS;
-        score_rows(q, w, keys, r0, pos0 + r0, s, k, rows);
+        score_rows(q, w, keys, r0, pos0 + r0, s, k, keys.n, rows);
     });
     out
 }
 
-/// Scores of a few tokens (`rows.len() / N` of them) starting at row `r0`, position `p0`.
+/// Scores of the first `n` entries by a few tokens (`rows.len() / n` of them) starting at row `r0`,
+/// position `p0`. No token may see more than `n`.
 fn score_rows(
     q: &Mat,
     w: &Mat,
@@ -46,9 +48,9 @@ fn score_rows(
     p0: usize,
     s: &IndexShape,
     k: &IndexerKnobs,
+    n: usize,
     rows: &mut [f32],
 ) {
-    let n = keys.n;
     let tokens = rows.len() / n;
     let seen = visible(p0 + tokens - 1, s.ratio, n, k.visible);
     let mut dots = vec![0f32; tokens * s.heads * TILE];
@@ -104,7 +106,7 @@ pub fn topk(
         return out;
     }
     out.ids.par_chunks_mut(TASK_TOKENS * width).enumerate().for_each(|(task, ids)| {
-        let mut scratch = Vec::new();
+        let mut scratch = Scratch::default();
         for (i, row) in ids.chunks_exact_mut(width).enumerate() {
             let r = task * TASK_TOKENS + i;
             let v = visible(pos0 + r, s.ratio, scores.cols, k.visible);
@@ -129,26 +131,28 @@ pub fn scores_topk(
     if width == 0 || keys.n == 0 {
         return out;
     }
-    out.ids.par_chunks_mut(TASK_TOKENS * width).enumerate().for_each(|(task, ids)| {
-        let r0 = task * TASK_TOKENS;
-        let tokens = ids.len() / width;
-        let last = visible(pos0 + r0 + tokens - 1, s.ratio, keys.n, k.visible);
-        let mut rows = Vec::new();
-        let mut scratch = Vec::new();
-        if last > width {
-            rows = vec![0f32; tokens * keys.n];
-            score_rows(q, w, keys, r0, pos0 + r0, s, k, &mut rows);
-        }
-        for (i, row) in ids.chunks_exact_mut(width).enumerate() {
-            let v = visible(pos0 + r0 + i, s.ratio, keys.n, k.visible);
-            if v <= width {
-                // Below the horizon everything visible is chosen, whatever its score.
-                row[..v].iter_mut().enumerate().for_each(|(j, id)| *id = j as i32);
-            } else {
-                select(&rows[i * keys.n..i * keys.n + v], row, t, &mut scratch);
+    let new = || (Vec::new(), Scratch::default());
+    out.ids.par_chunks_mut(TASK_TOKENS * width).enumerate().for_each_init(
+        new,
+        |(rows, scratch), (task, ids)| {
+            let r0 = task * TASK_TOKENS;
+            let tokens = ids.len() / width;
+            let last = visible(pos0 + r0 + tokens - 1, s.ratio, keys.n, k.visible);
+            if last > width {
+                rows.resize(tokens * last, 0.0);
+                score_rows(q, w, keys, r0, pos0 + r0, s, k, last, rows);
             }
-        }
-    });
+            for (i, row) in ids.chunks_exact_mut(width).enumerate() {
+                let v = visible(pos0 + r0 + i, s.ratio, keys.n, k.visible);
+                if v <= width {
+                    // Below the horizon everything visible is chosen, whatever its score.
+                    row[..v].iter_mut().enumerate().for_each(|(j, id)| *id = j as i32);
+                } else {
+                    select(&rows[i * last..i * last + v], row, t, scratch);
+                }
+            }
+        },
+    );
     out
 }
 
@@ -163,7 +167,7 @@ pub fn ordered(x: f32) -> u32 {
 }
 
 /// The `out.len()` highest of `scores` by the tie rule, written in ascending id.
-pub fn select(scores: &[f32], out: &mut [i32], t: &TopkKnobs, scratch: &mut Vec<u32>) {
+pub fn select(scores: &[f32], out: &mut [i32], t: &TopkKnobs, scratch: &mut Scratch) {
     let (n, k) = (scores.len(), out.len());
     out.fill(-1);
     if n <= k {
@@ -173,28 +177,66 @@ pub fn select(scores: &[f32], out: &mut [i32], t: &TopkKnobs, scratch: &mut Vec<
     if t.coarse_bits < 32 {
         return super::index_emul::select_coarse(scores, out, t);
     }
-    scratch.clear();
-    scratch.extend(scores.iter().map(|s| ordered(*s)));
-    let (_, cut, _) = scratch.select_nth_unstable(n - k);
-    let cut = *cut;
-    let above = scores.iter().filter(|s| ordered(**s) > cut).count();
-    let ties = scores.iter().filter(|s| ordered(**s) == cut).count();
-    // Of the entries exactly at the cut, `k − above` are kept: the lowest ids, or the highest.
-    let keep = k - above;
-    let skip = if t.tie == Tie::Low { 0 } else { ties - keep };
-    let (mut seen, mut at) = (0, 0);
-    for (j, s) in scores.iter().enumerate() {
-        let key = ordered(*s);
-        let take = key > cut
-            || (key == cut && {
-                seen += 1;
-                seen > skip && seen <= skip + keep
-            });
-        if take {
-            out[at] = j as i32;
-            at += 1;
+    // Score and id in one number: no two are equal, and their order is the tie rule.
+    let keys = &mut scratch.keys;
+    keys.clear();
+    let flip = if t.tie == Tie::Low { u32::MAX } else { 0 };
+    let key = |j: usize, s: f32| (ordered(s) as u64) << 32 | (j as u32 ^ flip) as u64;
+    candidates(scores, at_least_k_reach(scores, k, &mut scratch.groups), |j| keys.push(key(j, scores[j])));
+    if keys.len() > k {
+        let cut = keys.len() - k;
+        keys.select_nth_unstable(cut);
+        keys.drain(..cut);
+    }
+    out.iter_mut().zip(&*keys).for_each(|(id, key)| *id = (*key as u32 ^ flip) as i32);
+    out.sort_unstable();
+}
+
+/// Working memory of [`select`].
+#[derive(Default)]
+pub struct Scratch {
+    keys: Vec<u64>,
+    groups: Vec<f32>,
+}
+
+/// A score that at least `k` scores reach, found in one pass: every score belongs to one of `2k`
+/// groups, and the k-th largest group maximum is reached by `k` different groups. `None` if the
+/// pass would not narrow the choice (few scores, or too few that are numbers).
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
+fn at_least_k_reach(scores: &[f32], k: usize, groups: &mut Vec<f32>) -> Option<f32> {
+    let g = (2 * k).next_multiple_of(LANES);
+    if scores.len() < 2 * g {
+        return None;
+    }
+    groups.clear();
+    groups.resize(g, f32::NEG_INFINITY);
+    for row in scores.chunks(g) {
+        for (max, s) in groups.iter_mut().zip(row) {
+            *max = if *s > *max { *s } else { *max };
         }
     }
+    let (_, bound, _) = groups.select_nth_unstable_by(g - k, f32::total_cmp);
+    // −inf may stand for a group of NaNs.
+    (*bound > f32::NEG_INFINITY).then_some(*bound)
+}
+
+/// Calls `f` with every id whose score reaches `bound`, ascending.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
+fn candidates(scores: &[f32], bound: Option<f32>, mut f: impl FnMut(usize)) {
+    let Some(bound) = bound else { return (0..scores.len()).for_each(f) };
+    let (blocks, rest) = scores.as_chunks::<LANES>();
+    for (i, block) in blocks.iter().enumerate() {
+        let mut reach = 0u16;
+        for l in 0..LANES {
+            reach |= ((block[l] >= bound) as u16) << l;
+        }
+        while reach != 0 {
+            f(i * LANES + reach.trailing_zeros() as usize);
+            reach &= reach - 1;
+        }
+    }
+    let from = blocks.len() * LANES;
+    (0..rest.len()).filter(|j| rest[*j] >= bound).for_each(|j| f(from + j));
 }
 
 /// The width of the selection: `index_topk`, or the knob's, never more than exist.
@@ -218,7 +260,7 @@ mod tests {
 
     fn pick(scores: &[f32], k: usize, t: &TopkKnobs) -> Vec<i32> {
         let mut out = vec![-1; k];
-        select(scores, &mut out, t, &mut Vec::new());
+        select(scores, &mut out, t, &mut Scratch::default());
         out
     }
 
@@ -247,6 +289,34 @@ mod tests {
             // A coarse pass without a cap chooses the same set when the coarse key is exact.
             let t = TopkKnobs { coarse_bits: 16, ..TopkKnobs::default() };
             prop_assert_eq!(pick(&scores, k, &t), want);
+        }
+    }
+
+    /// Catches a first pass that loses an entry it must keep, or keeps one that is not a number,
+    /// where scores are few, equal, infinite or NaN in long rows.
+    #[test]
+    fn long_rows_with_unusual_scores_select_the_same() {
+        let n = 1000;
+        let spread: Vec<f32> = (0..n).map(|j| ((j * 7919) % 613) as f32 - 300.0).collect();
+        let mut rows = vec![spread.clone(), vec![0.5; n], vec![f32::NEG_INFINITY; n], vec![f32::NAN; n]];
+        rows.push(spread.iter().map(|s| if *s > -280.0 { f32::NAN } else { *s }).collect());
+        rows.push(spread.iter().map(|s| if *s > -290.0 { f32::NEG_INFINITY } else { *s }).collect());
+        rows.push(spread.iter().map(|s| if *s > 290.0 { f32::INFINITY } else { *s }).collect());
+        for (i, scores) in rows.iter().enumerate() {
+            for k in [1, 7, 64, 300, 999] {
+                for tie in [Tie::Low, Tie::High] {
+                    let mut order: Vec<i32> = (0..n as i32).collect();
+                    let by_id = |j: &i32| if tie == Tie::Low { *j } else { -*j };
+                    order.sort_by_key(|j| (std::cmp::Reverse(ordered(scores[*j as usize])), by_id(j)));
+                    let mut want = order[..k].to_vec();
+                    want.sort_unstable();
+                    assert_eq!(
+                        pick(scores, k, &TopkKnobs { tie, ..TopkKnobs::default() }),
+                        want,
+                        "row {i}, k {k}"
+                    );
+                }
+            }
         }
     }
 

@@ -34,7 +34,7 @@ impl Mat {
     }
     /// Rows `from..to` copied out.
     pub fn slice(&self, from: usize, to: usize) -> Mat {
-        Mat::new(to - from, self.cols, self.data[from * self.cols..to * self.cols].to_vec())
+        Mat::new(to - from, self.cols, copied(&self.data[from * self.cols..to * self.cols]))
     }
     /// Appends the rows of `other`.
     pub fn append(&mut self, other: &Mat) {
@@ -45,10 +45,35 @@ impl Mat {
         self.data.extend_from_slice(&other.data);
         self.rows += other.rows;
     }
+    /// Drops the first `n` rows.
+    pub fn forget_rows(&mut self, n: usize) {
+        self.data.drain(..n * self.cols);
+        self.rows -= n;
+    }
     /// Overwrites the rows starting at `at` with those of `src`.
     pub fn write_rows(&mut self, at: usize, src: &Mat) {
         assert_eq!(self.cols, src.cols);
-        self.data[at * self.cols..(at + src.rows) * self.cols].copy_from_slice(&src.data);
+        let to = &mut self.data[at * self.cols..(at + src.rows) * self.cols];
+        if to.len() < PAR_COPY {
+            to.copy_from_slice(&src.data);
+        } else {
+            let piece = to.len().div_ceil(rayon::current_num_threads());
+            (to.par_chunks_mut(piece).zip(src.data.par_chunks(piece)))
+                .for_each(|(a, b)| a.copy_from_slice(b));
+        }
+    }
+}
+
+/// Values from which a copy is worth dividing.
+const PAR_COPY: usize = 1 << 16;
+
+/// A copy made by all threads, without writing zeros first.
+fn copied(data: &[f32]) -> Vec<f32> {
+    match data.as_chunks::<64>() {
+        (blocks, []) if data.len() >= PAR_COPY => {
+            blocks.par_iter().with_min_len(PAR_COPY / 256).copied().collect::<Vec<_>>().into_flattened()
+        }
+        _ => data.to_vec(),
     }
 }
 

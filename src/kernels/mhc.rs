@@ -2,11 +2,12 @@
 
 use super::gemm::{self, Packed};
 use super::knobs::MhcKnobs;
-use super::mat::{Mat, par_rows};
+use super::mat::{Mat, TASK_ROWS, par_rows};
 use super::ops::{HcShape, Mix};
-use super::simd::{self, LANES, exp, sigmoid};
+use super::simd::{self, exp, sigmoid};
 use super::values::Comb;
 use multiversion::multiversion;
+use rayon::prelude::*;
 
 /// Largest number of streams the mixing kernel is compiled for.
 pub const MAX_STREAMS: usize = 8;
@@ -72,51 +73,58 @@ pub fn mix(mu: &Mat, base: &[f32], scale: &[f32], s: &HcShape, k: &MhcKnobs) -> 
         }
         return Mix { pre, post: Mat::default(), comb: Mat::default() };
     }
-    // One matrix holds all three so that one parallel loop writes it.
-    let width = (2 + st) * st;
-    let mut all = Mat::zeros(n, width);
-    par_rows(&mut all, |r0, rows| {
-        let m = &mu.data[r0 * width..r0 * width + rows.len()];
-        match st {
-            1 => finish::<1>(m, rows, base, scale, s.hc_eps, iters),
-            2 => finish::<2>(m, rows, base, scale, s.hc_eps, iters),
-            3 => finish::<3>(m, rows, base, scale, s.hc_eps, iters),
-            4 => finish::<4>(m, rows, base, scale, s.hc_eps, iters),
-            5 => finish::<5>(m, rows, base, scale, s.hc_eps, iters),
-            6 => finish::<6>(m, rows, base, scale, s.hc_eps, iters),
-            7 => finish::<7>(m, rows, base, scale, s.hc_eps, iters),
-            8 => finish::<8>(m, rows, base, scale, s.hc_eps, iters),
-            _ => unreachable!("the config reader admits at most {MAX_STREAMS} streams"),
-        }
-    });
-    for r in 0..n {
-        let row = all.row(r);
-        pre.row_mut(r).copy_from_slice(&row[..st]);
-        post.row_mut(r).copy_from_slice(&row[st..2 * st]);
-        comb.row_mut(r).copy_from_slice(&row[2 * st..]);
-    }
+    let finish = match st {
+        1 => finish::<1>,
+        2 => finish::<2>,
+        3 => finish::<3>,
+        4 => finish::<4>,
+        5 => finish::<5>,
+        6 => finish::<6>,
+        7 => finish::<7>,
+        8 => finish::<8>,
+        _ => unreachable!("the config reader admits at most {MAX_STREAMS} streams"),
+    };
+    (mu.data.par_chunks(TASK_ROWS * (2 + st) * st))
+        .zip(pre.data.par_chunks_mut(TASK_ROWS * st))
+        .zip(post.data.par_chunks_mut(TASK_ROWS * st))
+        .zip(comb.data.par_chunks_mut(TASK_ROWS * st * st))
+        .for_each(|(((m, pre), post), comb)| finish(m, pre, post, comb, base, scale, s.hc_eps, iters));
     Mix { pre, post, comb }
 }
 
-/// Sixteen tokens at a time, one a lane.
+/// Tokens the mixing works on at a time, one a lane. More than a vector register holds, so that
+/// every step is a loop over lanes, which the compiler turns into full vectors.
+const LANES: usize = TASK_ROWS;
+
+/// The mixing weights of the tokens of one task.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
-fn finish<const S: usize>(mu: &[f32], out: &mut [f32], base: &[f32], scale: &[f32], eps: f32, iters: usize) {
+fn finish<const S: usize>(
+    mu: &[f32],
+    pre: &mut [f32],
+    post: &mut [f32],
+    comb: &mut [f32],
+    base: &[f32],
+    scale: &[f32],
+    eps: f32,
+    iters: usize,
+) {
     let width = (2 + S) * S;
-    for (m, o) in mu.chunks(LANES * width).zip(out.chunks_mut(LANES * width)) {
+    for (group, m) in mu.chunks(LANES * width).enumerate() {
         let tokens = m.len() / width;
+        let t0 = group * LANES;
         let at = |i: usize, sc: f32| -> [f32; LANES] {
             std::array::from_fn(|l| m[l.min(tokens - 1) * width + i] * sc + base[i])
         };
-        let mut put = |i: usize, v: &[f32; LANES]| {
+        let put = |out: &mut [f32], cols: usize, i: usize, v: &[f32; LANES]| {
             for l in 0..tokens {
-                o[l * width + i] = v[l];
+                out[(t0 + l) * cols + i] = v[l];
             }
         };
         for j in 0..S {
             let v = at(j, scale[0]);
-            put(j, &std::array::from_fn(|l| sigmoid(v[l]) + eps));
+            put(pre, S, j, &std::array::from_fn(|l| sigmoid(v[l]) + eps));
             let v = at(S + j, scale[1]);
-            put(S + j, &std::array::from_fn(|l| 2.0 * sigmoid(v[l])));
+            put(post, S, j, &std::array::from_fn(|l| 2.0 * sigmoid(v[l])));
         }
         let mut c = [[[0f32; LANES]; S]; S];
         for (j, row) in c.iter_mut().enumerate() {
@@ -127,7 +135,7 @@ fn finish<const S: usize>(mu: &[f32], out: &mut [f32], base: &[f32], scale: &[f3
         sinkhorn(&mut c, eps, iters);
         for (j, row) in c.iter().enumerate() {
             for (k, v) in row.iter().enumerate() {
-                put(2 * S + j * S + k, v);
+                put(comb, S * S, j * S + k, v);
             }
         }
     }
@@ -153,8 +161,11 @@ fn sinkhorn<const S: usize>(c: &mut [[[f32; LANES]; S]; S], eps: f32, iters: usi
             }
         }
     }
-    columns_normalised(c, eps);
-    for _ in 1..iters {
+    if iters <= 1 {
+        return columns_normalised::<S, true>(c, eps);
+    }
+    columns_normalised::<S, false>(c, eps);
+    for i in 1..iters {
         for row in c.iter_mut() {
             let mut sum = [eps; LANES];
             for v in row.iter() {
@@ -162,18 +173,21 @@ fn sinkhorn<const S: usize>(c: &mut [[[f32; LANES]; S]; S], eps: f32, iters: usi
                     sum[l] += v[l];
                 }
             }
-            for v in row.iter_mut() {
-                for l in 0..LANES {
-                    v[l] /= sum[l];
-                }
-            }
+            scaled(row.iter_mut(), sum);
         }
-        columns_normalised(c, eps);
+        if i + 1 < iters {
+            columns_normalised::<S, false>(c, eps);
+        } else {
+            columns_normalised::<S, true>(c, eps);
+        }
     }
 }
 
+/// Divides columns by `sum + eps`. Where a later step normalises again (`EXACT` false) the
+/// quotient is a product with the rounded reciprocal: what the reciprocal is off by scales a whole
+/// column alike, and the next normalisation takes that out.
 #[inline(always)]
-fn columns_normalised<const S: usize>(c: &mut [[[f32; LANES]; S]; S], eps: f32) {
+fn columns_normalised<const S: usize, const EXACT: bool>(c: &mut [[[f32; LANES]; S]; S], eps: f32) {
     for k in 0..S {
         let mut sum = [eps; LANES];
         for row in c.iter() {
@@ -181,10 +195,25 @@ fn columns_normalised<const S: usize>(c: &mut [[[f32; LANES]; S]; S], eps: f32) 
                 sum[l] += row[k][l];
             }
         }
-        for row in c.iter_mut() {
-            for l in 0..LANES {
-                row[k][l] /= sum[l];
+        if EXACT {
+            for row in c.iter_mut() {
+                for l in 0..LANES {
+                    row[k][l] /= sum[l];
+                }
             }
+        } else {
+            scaled(c.iter_mut().map(|row| &mut row[k]), sum);
+        }
+    }
+}
+
+/// Multiplies by the reciprocal of `sum`.
+#[inline(always)]
+fn scaled<'a>(values: impl Iterator<Item = &'a mut [f32; LANES]>, sum: [f32; LANES]) {
+    let r = sum.map(|s| 1.0 / s);
+    for v in values {
+        for l in 0..LANES {
+            v[l] *= r[l];
         }
     }
 }
@@ -213,35 +242,46 @@ fn weighted(out: &mut [f32], w: &[f32], x: &[f32], d: usize) {
     }
 }
 
-/// `x'_k = post_k · y + Σ_j C[j,k] · x_j`, contracted over the first index of `C`.
-pub fn expand(x: &Mat, mix: &Mix<Mat>, y: &Mat, s: &HcShape, k: &MhcKnobs) -> Mat {
+/// `x'_k = post_k · y + Σ_j C[j,k] · x_j`, contracted over the first index of `C`, in place.
+pub fn expand(x: &mut Mat, mix: &Mix<Mat>, y: &Mat, s: &HcShape, k: &MhcKnobs) {
     let (st, d) = (s.streams, s.hidden);
-    let mut out = Mat::zeros(x.rows, st * d);
-    par_rows(&mut out, |r0, rows| {
+    par_rows(x, |r0, rows| {
+        let mut before = vec![0f32; st * d];
         for (r, row) in rows.chunks_exact_mut(st * d).enumerate() {
+            before.copy_from_slice(row);
             let t = r0 + r;
             let c = mix.comb.row(t);
-            for kk in 0..st {
+            for (kk, out) in row.chunks_exact_mut(d).enumerate() {
                 let mut w = [0f32; MAX_STREAMS];
                 for j in 0..st {
                     w[j] = if k.comb == Comb::Exact { c[j * st + kk] } else { c[kk * st + j] };
                 }
-                let o = &mut row[kk * d..(kk + 1) * d];
-                add_output(o, mix.post.row(t)[kk], y.row(t), &w[..st], x.row(t), d);
+                add_output(out, mix.post.row(t)[kk], y.row(t), &w[..st], &before);
             }
         }
     });
-    out
 }
 
+/// `out = post · y + Σ_j w_j · x_j`, a vector of columns at a time.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
-fn add_output(out: &mut [f32], post: f32, y: &[f32], w: &[f32], x: &[f32], d: usize) {
-    for (v, a) in out.iter_mut().zip(y) {
-        *v = post * a;
-    }
-    for j in 0..w.len() {
-        for (v, a) in out.iter_mut().zip(&x[j * d..(j + 1) * d]) {
-            *v = w[j].mul_add(*a, *v);
+fn add_output(out: &mut [f32], post: f32, y: &[f32], w: &[f32], x: &[f32]) {
+    let d = out.len();
+    match w {
+        // The streams of every released model: one pass over the row.
+        &[w0, w1, w2, w3] => {
+            let (a, b, c, e) = (&x[..d], &x[d..2 * d], &x[2 * d..3 * d], &x[3 * d..4 * d]);
+            for i in 0..d {
+                let v = w1.mul_add(b[i], w0.mul_add(a[i], post * y[i]));
+                out[i] = w3.mul_add(e[i], w2.mul_add(c[i], v));
+            }
+        }
+        _ => {
+            for (v, a) in out.iter_mut().zip(y) {
+                *v = post * a;
+            }
+            for (w, x) in w.iter().zip(x.chunks_exact(d)) {
+                out.iter_mut().zip(x).for_each(|(v, a)| *v = w.mul_add(*a, *v));
+            }
         }
     }
 }
@@ -300,9 +340,14 @@ mod tests {
         let x = Mat::new(1, 2, vec![0.5, 0.25]);
         let y = Mat::new(1, 1, vec![1.0]);
         let k = MhcKnobs::default();
-        assert_eq!(expand(&x, &m, &y, &s, &k).data, vec![10.0 + 0.5 + 0.75, 20.0 + 1.0 + 1.0]);
+        let expanded = |k: &MhcKnobs| {
+            let mut x = x.clone();
+            expand(&mut x, &m, &y, &s, k);
+            x.data
+        };
+        assert_eq!(expanded(&k), vec![10.0 + 0.5 + 0.75, 20.0 + 1.0 + 1.0]);
         let t = MhcKnobs { comb: Comb::Transposed, ..k };
-        assert_eq!(expand(&x, &m, &y, &s, &t).data, vec![10.0 + 0.5 + 0.5, 20.0 + 1.5 + 1.0]);
+        assert_eq!(expanded(&t), vec![10.0 + 0.5 + 0.5, 20.0 + 1.5 + 1.0]);
     }
 
     /// Catches a token whose result depends on its neighbours in the vector.

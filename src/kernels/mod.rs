@@ -22,6 +22,7 @@ pub mod moe_emul;
 pub mod norm;
 pub mod ops;
 pub mod presets;
+mod qk;
 pub mod quant;
 pub mod rope;
 pub mod round;

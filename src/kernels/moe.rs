@@ -1,18 +1,19 @@
 //! Router and experts.
 
 use super::cpu::Weight;
-use super::gemm::gemm_block;
+use super::gemm::{Packed, gemm_block};
 use super::knobs::{ExpertsKnobs, RouterKnobs};
-use super::mat::{Index, Mat, TASK_ROWS};
+use super::mat::{Index, Mat, TASK_ROWS, par_rows};
 use super::moe_emul::{self, AlphaFactors};
 use super::ops::{ExpertSource, Mlp, MoeShape};
-use super::quant::round_row_by;
+use super::quant::{round_row_by, rounded_by};
 use super::round::round_row;
 use super::simd::exp;
-use super::values::{Clamp, Scale, WeightSite};
+use super::values::{Clamp, Fmt, Scale, WeightSite};
 use crate::error::Result;
 use multiversion::multiversion;
 use rayon::prelude::*;
+use std::sync::Arc;
 
 /// Router score `sqrt(softplus(logit))`, evaluated in f64 so that its own error is one rounding.
 pub fn score(logit: f32) -> f32 {
@@ -68,17 +69,30 @@ pub fn weights(logits: &Mat, ids: &Index, bias: Option<&[f32]>, s: &MoeShape, k:
         Scale::Never => 1.0,
         Scale::Twice => s.factor * s.factor,
     };
-    for r in 0..ids.rows {
-        let row = out.row_mut(r);
-        for (w, id) in row.iter_mut().zip(ids.row(r)) {
-            let e = usize::try_from(*id).ok().filter(|e| *e < logits.cols);
-            *w = e.map_or(0.0, |e| moe_emul::score(logits.row(r)[e], k) + bias.map_or(0.0, |b| b[e]));
+    par_rows(&mut out, |r0, rows| {
+        for (i, row) in rows.chunks_exact_mut(ids.k).enumerate() {
+            let logits = logits.row(r0 + i);
+            for (w, id) in row.iter_mut().zip(ids.row(r0 + i)) {
+                let e = usize::try_from(*id).ok().filter(|e| *e < logits.len());
+                *w = e.map_or(0.0, |e| moe_emul::score(logits[e], k) + bias.map_or(0.0, |b| b[e]));
+            }
+            let sum: f32 = if k.renorm { row.iter().sum() } else { 1.0 };
+            row.iter_mut().for_each(|w| *w = *w / sum * factor);
         }
-        let sum: f32 = if k.renorm { row.iter().sum() } else { 1.0 };
-        row.iter_mut().for_each(|w| *w = *w / sum * factor);
-    }
+    });
     out
 }
+
+/// A token routed to an expert: its row and its weight.
+#[derive(Clone, Copy)]
+struct Routed {
+    row: usize,
+    weight: f32,
+}
+
+/// Decoded weights that may be held at once: experts are computed together, so that all threads
+/// have work, until their weights reach this many values.
+const HELD_WEIGHTS: usize = 1 << 24;
 
 /// Weighted sum of the routed experts in ascending expert id.
 pub fn routed(
@@ -90,37 +104,32 @@ pub fn routed(
     k: &ExpertsKnobs,
 ) -> Result<Mat> {
     let mut out = Mat::zeros(x.rows, x.cols);
-    let mut of_expert: Vec<Vec<(usize, f32)>> = vec![Vec::new(); source.count()];
-    for r in 0..ids.rows {
-        for (slot, id) in ids.row(r).iter().enumerate() {
+    let mut of_expert: Vec<Vec<Routed>> = vec![Vec::new(); source.count()];
+    for row in 0..ids.rows {
+        for (id, weight) in ids.row(row).iter().zip(w.row(row)) {
             if let Some(list) = usize::try_from(*id).ok().and_then(|e| of_expert.get_mut(e)) {
-                list.push((r, w.row(r)[slot]));
+                list.push(Routed { row, weight: *weight });
             }
         }
     }
     let clamp = !matches!(k.clamp, Clamp::OffRouted);
+    let mut group = Vec::new();
+    let mut held = 0;
     for (e, list) in of_expert.iter().enumerate().filter(|(_, l)| !l.is_empty()) {
-        let mlp = source.expert(e)?;
-        let rows: Vec<usize> = list.iter().map(|(r, _)| *r).collect();
-        let before: Vec<f32> =
-            list.iter().map(|(_, w)| if k.weight_site == WeightSite::BeforeW2 { *w } else { 1.0 }).collect();
-        let y = swiglu(x, Some(&rows), Some(&before), &mlp, s, k, clamp);
-        let computed = if k.max_rows == 0 { list.len() } else { k.max_rows as usize };
-        for (i, (r, w)) in list.iter().enumerate().take(computed) {
-            let w = match k.weight_site {
-                WeightSite::BeforeW2 => 1.0,
-                WeightSite::AfterW2 => *w,
-                WeightSite::FactorOnSum => *w / s.factor,
-            };
-            let o = out.row_mut(*r);
-            for (o, v) in o.iter_mut().zip(y.row(i)) {
-                *o = w.mul_add(*v, *o);
-            }
+        let computed = if k.max_rows == 0 { list.len() } else { list.len().min(k.max_rows as usize) };
+        let mlp = Swiglu::new(source.expert(e)?.as_ref(), s, k, clamp);
+        held += 3 * mlp.w1.n * mlp.w1.k;
+        group.push((mlp, &list[..computed]));
+        if held >= HELD_WEIGHTS {
+            add_experts(&mut out, x, &group, ids.k, s, k);
+            group.clear();
+            held = 0;
         }
     }
+    add_experts(&mut out, x, &group, ids.k, s, k);
     let runner = moe_emul::runner_factor(s, k);
     let factor = if k.weight_site == WeightSite::FactorOnSum { s.factor } else { 1.0 } * runner;
-    if factor != 1.0 || k.out_dtype != super::values::Fmt::F32 {
+    if factor != 1.0 || k.out_dtype != Fmt::F32 {
         for r in 0..out.rows {
             let row = out.row_mut(r);
             if k.weight_site == WeightSite::FactorOnSum {
@@ -133,48 +142,126 @@ pub fn routed(
     Ok(out)
 }
 
-/// `w2 · (silu(clamp(w1·x)) · clamp(w3·x) · weight)` of the listed rows (`None`: all).
-pub fn swiglu(
+/// Adds the outputs of a few experts, in their order. At most `slots` of them hold one token.
+fn add_experts(
+    out: &mut Mat,
     x: &Mat,
-    rows: Option<&[usize]>,
-    weight: Option<&[f32]>,
-    mlp: &Mlp<Weight>,
+    group: &[(Swiglu, &[Routed])],
+    slots: usize,
     s: &MoeShape,
     k: &ExpertsKnobs,
-    clamp: bool,
-) -> Mat {
-    let n = rows.map_or(x.rows, <[usize]>::len);
-    let (w1, w2, w3) = (mlp.w1.at(k.w_dtype), mlp.w2.at(k.w_dtype), mlp.w3.at(k.w_dtype));
-    let (d, inter) = (x.cols, w1.n);
-    let mut out = Mat::zeros(n, w2.n);
-    let limit = moe_emul::limit(s, k).filter(|_| clamp);
-    let alpha = AlphaFactors::new(&w1, &w3, k.alpha);
-    out.data.par_chunks_mut(TASK_ROWS * w2.n).enumerate().for_each(|(task, out)| {
-        let r0 = task * TASK_ROWS;
-        let m = out.len() / w2.n;
-        let mut input = vec![0f32; m * d];
-        for (i, row) in input.chunks_exact_mut(d).enumerate() {
-            row.copy_from_slice(x.row(rows.map_or(r0 + i, |r| r[r0 + i])));
-            round_row_by(row, k.in_dtype, k.quant);
+) {
+    // Every expert's outputs, one expert after the other.
+    let mut y = Mat::zeros(group.iter().map(|(_, list)| list.len()).sum(), x.cols);
+    let mut rest = &mut y.data[..];
+    let mut tasks = Vec::new();
+    // Where the outputs of a token are and what they count, in the order they are added.
+    let mut places = vec![Vec::with_capacity(slots); out.rows];
+    let mut at = 0;
+    for (mlp, list) in group {
+        for list in list.chunks(TASK_ROWS) {
+            let (mine, others) = rest.split_at_mut(list.len() * x.cols);
+            tasks.push((mlp, list, mine));
+            rest = others;
         }
-        let (mut g, mut u) = (vec![0f32; m * inter], vec![0f32; m * inter]);
-        gemm_block(&input, d, m, &w1, 0, inter, &mut g, inter);
-        gemm_block(&input, d, m, &w3, 0, inter, &mut u, inter);
-        for (i, (g, u)) in g.chunks_exact_mut(inter).zip(u.chunks_exact_mut(inter)).enumerate() {
-            if let Some(alpha) = &alpha {
-                alpha.apply(&input[i * d..(i + 1) * d], g, u);
+        for r in *list {
+            let weight = match k.weight_site {
+                WeightSite::BeforeW2 => 1.0,
+                WeightSite::AfterW2 => r.weight,
+                WeightSite::FactorOnSum => r.weight / s.factor,
+            };
+            places[r.row].push((at, weight));
+            at += 1;
+        }
+    }
+    tasks.into_par_iter().for_each_init(Scratch::default, |scratch, (mlp, list, y)| {
+        let Scratch { input, weights, inner } = scratch;
+        input.clear();
+        list.iter().for_each(|r| input.extend_from_slice(x.row(r.row)));
+        input.chunks_exact_mut(x.cols).for_each(|row| round_row_by(row, k.in_dtype, k.quant));
+        weights.clear();
+        weights.extend(list.iter().map(|r| r.weight));
+        let before = (k.weight_site == WeightSite::BeforeW2).then_some(&weights[..]);
+        mlp.apply(input, before, inner, y);
+    });
+    par_rows(out, |r0, rows| {
+        for (i, out) in rows.chunks_exact_mut(x.cols).enumerate() {
+            places[r0 + i].iter().for_each(|(at, weight)| add_scaled(out, y.row(*at), *weight));
+        }
+    });
+}
+
+/// `out += w · y`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
+fn add_scaled(out: &mut [f32], y: &[f32], w: f32) {
+    for (o, v) in out.iter_mut().zip(y) {
+        *o = w.mul_add(*v, *o);
+    }
+}
+
+/// The shared expert, for every row of `x`.
+pub fn shared(x: &Mat, mlp: &Mlp<Weight>, s: &MoeShape, k: &ExpertsKnobs) -> Mat {
+    let mlp = Swiglu::new(mlp, s, k, k.clamp != Clamp::OffShared);
+    let x = rounded_by(x, k.in_dtype, k.quant);
+    let mut out = Mat::zeros(x.rows, mlp.w2.n);
+    par_rows(&mut out, |r0, out| {
+        let rows = out.len() / mlp.w2.n;
+        mlp.apply(&x.data[r0 * x.cols..][..rows * x.cols], None, &mut Inner::default(), out);
+    });
+    out
+}
+
+/// Working memory of a task.
+#[derive(Default)]
+struct Scratch {
+    input: Vec<f32>,
+    weights: Vec<f32>,
+    inner: Inner,
+}
+
+/// Gate and up projections of a few rows.
+#[derive(Default)]
+struct Inner {
+    gate: Vec<f32>,
+    up: Vec<f32>,
+}
+
+/// One expert with the settings it runs at.
+struct Swiglu<'a> {
+    w1: Arc<Packed>,
+    w2: Arc<Packed>,
+    w3: Arc<Packed>,
+    limit: Option<f32>,
+    alpha: Option<AlphaFactors>,
+    k: &'a ExpertsKnobs,
+}
+
+impl<'a> Swiglu<'a> {
+    fn new(mlp: &Mlp<Weight>, s: &MoeShape, k: &'a ExpertsKnobs, clamp: bool) -> Self {
+        let [w1, w2, w3] = [&mlp.w1, &mlp.w2, &mlp.w3].map(|w| w.at(k.w_dtype));
+        let alpha = AlphaFactors::new(&w1, &w3, k.alpha);
+        Swiglu { w1, w2, w3, limit: moe_emul::limit(s, k).filter(|_| clamp), alpha, k }
+    }
+
+    /// `w2 · (silu(clamp(w1·x)) · clamp(w3·x) · weight)` of the rows of `x`, already rounded.
+    fn apply(&self, x: &[f32], weights: Option<&[f32]>, inner: &mut Inner, out: &mut [f32]) {
+        let (k, m, n) = (self.k, x.len() / self.w1.k, self.w1.n);
+        inner.gate.resize(m * n, 0.0);
+        inner.up.resize(m * n, 0.0);
+        gemm_block(x, self.w1.k, m, &self.w1, 0, n, &mut inner.gate, n);
+        gemm_block(x, self.w3.k, m, &self.w3, 0, n, &mut inner.up, n);
+        for (i, (g, u)) in inner.gate.chunks_exact_mut(n).zip(inner.up.chunks_exact_mut(n)).enumerate() {
+            if let Some(alpha) = &self.alpha {
+                alpha.apply(&x[i * self.w1.k..][..self.w1.k], g, u);
             }
             round_row(g, k.out_dtype);
             round_row(u, k.out_dtype);
-            activate(g, u, weight.map_or(1.0, |w| w[r0 + i]), limit, k.clamp);
+            activate(g, u, weights.map_or(1.0, |w| w[i]), self.limit, k.clamp);
             round_row_by(g, k.in_dtype, k.quant);
         }
-        gemm_block(&g, inter, m, &w2, 0, w2.n, out, w2.n);
-        for row in out.chunks_exact_mut(w2.n) {
-            round_row(row, k.out_dtype);
-        }
-    });
-    out
+        gemm_block(&inner.gate, n, m, &self.w2, 0, self.w2.n, out, self.w2.n);
+        out.chunks_exact_mut(self.w2.n).for_each(|row| round_row(row, k.out_dtype));
+    }
 }
 
 /// `g ← silu(min(g, L)) · clamp(u, ±L) · w`; the gate is clamped from above only.

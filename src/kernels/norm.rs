@@ -10,7 +10,7 @@ pub fn rms_norm(x: &Mat, weight: &[f32], eps: f32) -> Mat {
     let mut y = Mat::zeros(x.rows, x.cols);
     par_rows(&mut y, |r0, rows| {
         for (r, out) in rows.chunks_exact_mut(x.cols).enumerate() {
-            norm_into(out, x.row(r0 + r), Some(weight), eps);
+            norm_into(out, x.row(r0 + r), weight, eps);
         }
     });
     y
@@ -30,19 +30,19 @@ pub fn head_norm(x: &mut Mat, heads: usize, eps: f32) {
 
 /// The norm of one vector written to `out`.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
-pub fn norm_into(out: &mut [f32], x: &[f32], weight: Option<&[f32]>, eps: f32) {
+fn norm_into(out: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
     let r = inv_rms(x, eps);
-    match weight {
-        Some(w) => {
-            for i in 0..out.len().min(x.len()).min(w.len()) {
-                out[i] = (w[i] as f64 * (x[i] as f64 * r)) as f32;
-            }
-        }
-        None => {
-            for i in 0..out.len().min(x.len()) {
-                out[i] = (x[i] as f64 * r) as f32;
-            }
-        }
+    for ((o, x), w) in out.iter_mut().zip(x).zip(weight) {
+        *o = (*w as f64 * (*x as f64 * r)) as f32;
+    }
+}
+
+/// The norm of one vector, in place.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma", "x86_64+avx2+fma"))]
+pub fn norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
+    let r = inv_rms(x, eps);
+    for (x, w) in x.iter_mut().zip(weight) {
+        *x = (*w as f64 * (*x as f64 * r)) as f32;
     }
 }
 

@@ -156,12 +156,21 @@ pub trait Ops: Sync {
     fn upload(&self, m: Mat) -> Self::T;
     /// Brings a tensor to the host.
     fn download(&self, t: &Self::T) -> Mat;
+    /// A tensor of zeros, to be overwritten.
+    fn zeros(&self, rows: usize, cols: usize) -> Self::T;
+    /// Brings a tensor that is not needed on the device any more to the host.
+    fn retrieve(&self, t: Self::T) -> Mat {
+        self.download(&t)
+    }
     /// Rows of `t`.
     fn rows(&self, t: &Self::T) -> usize;
     /// Copies rows `from..to`.
     fn slice(&self, t: &Self::T, from: usize, to: usize) -> Self::T;
     /// Appends the rows of `rows` to `cache`.
     fn append(&self, cache: &mut Self::T, rows: &Self::T);
+
+    /// Overwrites the rows of `t` from `at` on with `rows`.
+    fn write(&self, t: &mut Self::T, at: usize, rows: &Self::T);
 
     /// Embedding rows of token ids: `[n, D]`.
     fn embed(&self, table: &Self::T, ids: &[u32], k: &EmbedKnobs) -> Self::T;
@@ -172,7 +181,7 @@ pub trait Ops: Sync {
     /// `Σ_j pre_j · x_j`: `[n, D]`.
     fn mhc_collapse(&self, x: &Self::T, pre: &Self::T, s: &HcShape, k: &MhcKnobs) -> Self::T;
     /// `x'_k = post_k · y + Σ_j comb[j,k] · x_j`: `[n, S·D]`.
-    fn mhc_expand(&self, x: &Self::T, mix: &Mix<Self::T>, y: &Self::T, s: &HcShape, k: &MhcKnobs) -> Self::T;
+    fn mhc_expand(&self, x: Self::T, mix: &Mix<Self::T>, y: &Self::T, s: &HcShape, k: &MhcKnobs) -> Self::T;
     /// RMS norm with weight over whole rows, result rounded to `dtype`.
     fn rms_norm(&self, x: &Self::T, weight: &[f32], eps: f32, dtype: Fmt) -> Self::T;
     /// `x · wᵀ`.

@@ -57,28 +57,6 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     tree_sum(acc)
 }
 
-/// Dot products of one key with `H` query heads that lie `C` apart, keys read once.
-#[inline(always)]
-pub fn dot_heads<const H: usize>(q: &[f32], c: usize, key: &[f32]) -> [f32; H] {
-    let mut acc = [[0f32; LANES]; H];
-    let full = c / LANES * LANES;
-    for i in (0..full).step_by(LANES) {
-        let kv: &[f32; LANES] = key[i..i + LANES].try_into().unwrap();
-        for h in 0..H {
-            let qv: &[f32; LANES] = q[h * c + i..h * c + i + LANES].try_into().unwrap();
-            for l in 0..LANES {
-                acc[h][l] = qv[l].mul_add(kv[l], acc[h][l]);
-            }
-        }
-    }
-    for i in full..c {
-        for h in 0..H {
-            acc[h][i - full] = q[h * c + i].mul_add(key[i], acc[h][i - full]);
-        }
-    }
-    acc.map(tree_sum)
-}
-
 /// e^x in f32, within 1.5 ulp over the finite range (checked in the tests); 0 below −104, inf
 /// above 88.73, NaN stays NaN.
 ///
@@ -150,17 +128,5 @@ mod tests {
         assert!(exp(f32::NAN).is_nan());
         let sub = exp(-100.0) as f64;
         assert!((sub - (-100f64).exp()).abs() <= 2f64.powi(-149));
-    }
-
-    #[test]
-    fn dot_heads_equals_dot() {
-        for c in [1, 8, 16, 24, 40] {
-            let q: Vec<f32> = (0..3 * c).map(|i| (i as f32).sin()).collect();
-            let k: Vec<f32> = (0..c).map(|i| (i as f32).cos()).collect();
-            let d = dot_heads::<3>(&q, c, &k);
-            for h in 0..3 {
-                assert_eq!(d[h], dot(&q[h * c..(h + 1) * c], &k));
-            }
-        }
     }
 }

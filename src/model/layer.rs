@@ -162,7 +162,7 @@ pub fn attention_half<O: Ops>(
     w: &LayerWeights<O>,
     ctx: &LayerCtx,
     cache: &mut LayerCache<O>,
-    x: &O::T,
+    x: O::T,
     b: &Block,
     k: &Knobs,
     obs: &mut dyn Observer<O>,
@@ -173,11 +173,11 @@ pub fn attention_half<O: Ops>(
     let wants_scores = obs.wants_scores(ctx.layer);
     let (pos0, mut taps) = (b.from, Taps { ops, obs, phase: b.phase });
 
-    let mut mix = ops.mhc_mix(x, &w.hc_attn, &hc, &k.mhc);
+    let mut mix = ops.mhc_mix(&x, &w.hc_attn, &hc, &k.mhc);
     taps.tensor(ctx.id(Tap::AttnPre), pos0, &mut mix.pre)?;
     taps.tensor(ctx.id(Tap::AttnPost), pos0, &mut mix.post)?;
     taps.tensor(ctx.id(Tap::AttnComb), pos0, &mut mix.comb)?;
-    let mut a = ops.mhc_collapse(x, &mix.pre, &hc, &k.mhc);
+    let mut a = ops.mhc_collapse(&x, &mix.pre, &hc, &k.mhc);
     if k.mhc.sublayer_norm {
         a = ops.rms_norm(&a, &w.attn_norm, c.rms_norm_eps, k.mhc.stream_dtype);
     }
@@ -339,7 +339,7 @@ pub fn ffn_half<O: Ops>(
     ops: &O,
     w: &LayerWeights<O>,
     ctx: &LayerCtx,
-    x: &O::T,
+    x: O::T,
     b: &Block,
     k: &Knobs,
     obs: &mut dyn Observer<O>,
@@ -354,11 +354,11 @@ pub fn ffn_half<O: Ops>(
     };
     let (pos0, mut taps) = (b.from, Taps { ops, obs, phase: b.phase });
 
-    let mut mix = ops.mhc_mix(x, &w.hc_ffn, &hc, &k.mhc);
+    let mut mix = ops.mhc_mix(&x, &w.hc_ffn, &hc, &k.mhc);
     taps.tensor(ctx.id(Tap::FfnPre), pos0, &mut mix.pre)?;
     taps.tensor(ctx.id(Tap::FfnPost), pos0, &mut mix.post)?;
     taps.tensor(ctx.id(Tap::FfnComb), pos0, &mut mix.comb)?;
-    let mut f = ops.mhc_collapse(x, &mix.pre, &hc, &k.mhc);
+    let mut f = ops.mhc_collapse(&x, &mix.pre, &hc, &k.mhc);
     if k.mhc.sublayer_norm {
         f = ops.rms_norm(&f, &w.ffn_norm, c.rms_norm_eps, k.mhc.stream_dtype);
     }

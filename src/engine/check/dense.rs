@@ -79,8 +79,8 @@ impl<O: Ops + 'static> Bench<O> for Cache {
         let x = input(ops, self.data, case, n * 10, d.dim, d.dim);
         Ok(Some(Box::new(move |ops, k| {
             let c = &k.kv_cache;
-            let window = ops.kv_store(x.clone(), d.rope, c.window, c);
-            let entries = ops.kv_store(x.clone(), d.rope, c.compressed, c);
+            let window = ops.kv_store(x.clone(), 0, d.rope, c.window, c);
+            let entries = ops.kv_store(x.clone(), 0, d.rope, c.compressed, c);
             Ok(vec![
                 Tap::tensor("kv_cache.window", 1, ops.download(&window)),
                 Tap::tensor("kv_cache.entries", 1, ops.download(&entries)),

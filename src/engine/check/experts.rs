@@ -74,7 +74,7 @@ impl<O: Ops + 'static> Bench<O> for Experts<O> {
         if case == Case::Bf16Inputs {
             stored(&mut x);
         }
-        let s = shape(&d);
+        let s = shape(&d, n);
         // Every token takes the same experts, spread over the layer, in an order of its own.
         let mut ids = Index::empty(n, d.active);
         let mut weights = data.of("weights").mat(n, d.active, 0.2);

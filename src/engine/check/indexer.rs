@@ -5,9 +5,9 @@ use super::sizes::{Case, Dims, rope};
 use super::{Bench, Run, Selection, Tap, Value};
 use crate::error::Result;
 use crate::kernels::knobs::{IndexerKnobs, TopkKnobs};
-use crate::kernels::ops::IndexShape;
+use crate::kernels::ops::{IndexShape, Side};
 use crate::kernels::rope::RopeTable;
-use crate::kernels::values::{Fmt, Hadamard};
+use crate::kernels::values::Fmt;
 use crate::kernels::{Index, Mat, Ops, index};
 
 /// Products of case `offset` share this; their own spread is about `sqrt(index_dim)`.
@@ -16,8 +16,9 @@ const OFFSET: f32 = 128.0;
 /// scores straddle the cut.
 const DISTINCT: usize = 48;
 
-fn shape(d: &Dims) -> IndexShape {
-    IndexShape { heads: d.index_heads, dim: d.index_dim, ratio: d.ratios[0], topk: d.topk }
+/// Of a call whose first token is at `pos0`.
+fn shape(d: &Dims, pos0: usize) -> IndexShape {
+    IndexShape { heads: d.index_heads, dim: d.index_dim, ratio: d.ratios[0], topk: d.topk, chunk_from: pos0 }
 }
 
 /// Position and number of tokens of each block of a case.
@@ -99,8 +100,7 @@ impl<O: Ops + 'static> Bench<O> for Scoring<O> {
         let (q, keys, x) = (ops.upload(q), ops.upload(keys), ops.upload(x));
         let seen = visible(&d, &blocks);
         Ok(Some(Box::new(move |ops, k| {
-            let (ik, s) = (&k.indexer, shape(&d));
-            let rotates = |side: Hadamard| ik.hadamard == Hadamard::Both || ik.hadamard == side;
+            let ik = &k.indexer;
             // Entry j is rotated at the first token of its window.
             let mut rotated = ops.upload(Mat::zeros(0, d.index_dim));
             for j in 0..d.entries {
@@ -108,17 +108,18 @@ impl<O: Ops + 'static> Bench<O> for Scoring<O> {
                 let key = ops.rope(key, 1, &table, j * d.ratios[0], ik.key_pairing, Fmt::F32);
                 ops.append(&mut rotated, &key);
             }
-            let rotated = ops.index_encode(rotated, 1, rotates(Hadamard::KOnly), ik.k_dtype)?;
+            let rotated = ops.index_encode(rotated, 1, Side::Key, ik)?;
             let mut list = ops.keys(d.index_dim);
             ops.keys_append(&mut list, &rotated);
             let (mut scores, mut row) = (Mat::default(), 0);
             let mut ids = Index::default();
             for (pos0, n) in &blocks {
+                let s = shape(&d, *pos0);
                 let qb = ops.slice(&q, row, row + n);
                 let wb = ops.slice(&weights, row, row + n);
                 row += n;
                 let qb = ops.rope(qb, d.index_heads, &table, *pos0, ik.pairing, ik.in_dtype);
-                let qb = ops.index_encode(qb, d.index_heads, rotates(Hadamard::QOnly), ik.q_dtype)?;
+                let qb = ops.index_encode(qb, d.index_heads, Side::Query, ik)?;
                 scores.append(&ops.download(&ops.index_scores(&qb, &wb, &list, *pos0, &s, ik)));
                 let t = TopkKnobs::default();
                 push(&mut ids, ops.index_topk(&qb, &wb, &list, *pos0, d.topk, &s, ik, &t));
@@ -176,10 +177,10 @@ impl<O: Ops + 'static> Bench<O> for Selecting {
         }
         let (host, scores) = (scores.clone(), ops.upload(scores));
         Ok(Some(Box::new(move |ops, k| {
-            let s = shape(&d);
-            let width = index::width(d.entries, &s, &k.topk);
+            let width = index::width(d.entries, &shape(&d, 0), &k.topk);
             let (mut ids, mut row) = (Index::default(), 0);
             for (pos0, n) in &blocks {
+                let s = shape(&d, *pos0);
                 let part = ops.slice(&scores, row, row + n);
                 row += n;
                 push(&mut ids, ops.topk(&part, *pos0, width, &s, &IndexerKnobs::default(), &k.topk));

@@ -61,7 +61,7 @@ impl<O: Ops + 'static> Bench<O> for Streams<O> {
             let sum = d.streams * d.hidden;
             // Collapse and expansion are operations of their own: golden's mixes go in.
             let y0 = ops.mhc_collapse(&x, &golden.pre, &s, &k.mhc);
-            let x1 = ops.mhc_expand(&x, &golden, &y, &s, &k.mhc);
+            let x1 = ops.mhc_expand(x.clone(), &golden, &y, &s, &k.mhc);
             Ok(vec![
                 Tap::tensor("mhc.pre", sum, ops.download(&mix.pre)),
                 Tap::tensor("mhc.post", sum, ops.download(&mix.post)),

@@ -16,9 +16,9 @@ const OFFSET: f32 = 30.0;
 /// Different gate rows in case `ties`.
 const DISTINCT: usize = 10;
 
-/// `routed_scaling_factor` and clamp of the released model.
-pub(super) fn shape(d: &Dims) -> MoeShape {
-    MoeShape { limit: Some(10.0), factor: 1.5, topk: d.active }
+/// `routed_scaling_factor` and clamp of the released model, for a call of `batch` tokens.
+pub(super) fn shape(d: &Dims, batch: usize) -> MoeShape {
+    MoeShape { limit: Some(10.0), factor: 1.5, topk: d.active, batch }
 }
 
 /// Routing by score.
@@ -63,7 +63,7 @@ impl<O: Ops + 'static> Bench<O> for Router {
             _ => {}
         }
         let (x, gate) = (ops.upload(x), ops.weight(experts, d.hidden, &gate.data));
-        let s = shape(&d);
+        let s = shape(&d, n);
         let g = RouterKnobs::default();
         let golden = ops.router_logits(&x, &gate, &g);
         let golden = ops.router_select(&golden, Some(&bias), None, &s, &g);
@@ -71,7 +71,7 @@ impl<O: Ops + 'static> Bench<O> for Router {
             let logits = ops.router_logits(&x, &gate, &k.router);
             let ids = ops.router_select(&logits, Some(&bias), None, &s, &k.router);
             // Weights of the experts golden chose, so that both sides have the same ones.
-            let weights = ops.router_weights(&logits, &golden, &s, &k.router);
+            let weights = ops.router_weights(&logits, &golden, Some(&bias), &s, &k.router);
             let logits = ops.download(&logits);
             let mut scores = logits.clone();
             for row in scores.data.chunks_exact_mut(experts) {
@@ -113,10 +113,10 @@ impl<O: Ops + 'static> Bench<O> for Hash {
             .map(|i| ((i % d.active * experts / d.active + i) % experts) as i32)
             .collect();
         let tokens: Vec<u32> = (0..TOKENS).map(|t| (t * experts / TOKENS) as u32).collect();
-        let s = shape(&d);
+        let s = shape(&d, TOKENS);
         Ok(Some(Box::new(move |ops, k| {
             let ids: Index = ops.router_select(&logits, None, Some((&table, &tokens)), &s, &k.router);
-            let weights = ops.download(&ops.router_weights(&logits, &ids, &s, &k.router));
+            let weights = ops.download(&ops.router_weights(&logits, &ids, None, &s, &k.router));
             let picked = Selection { ids, scores: None, visible: vec![experts; TOKENS], width: d.active };
             Ok(vec![
                 Tap { op: "router.table", sum: 1, value: Value::Chosen(picked) },
