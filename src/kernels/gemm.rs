@@ -4,8 +4,8 @@
 //! inside runs of [`RUN`], runs inside blocks of [`KC`], blocks inside the row. The order depends
 //! on nothing else: not on the number of rows, of threads, or on the instruction set. So prefill
 //! and decode, any chunking and any thread count give the same bits, which a general GEMM library
-//! does not promise. (Measured beside the `gemm` crate in `benches/product.rs`; it is also faster
-//! at the sizes here, because weights are packed once.)
+//! does not promise. Measured beside the `gemm` crate in `benches/product.rs`: about as fast at
+//! most sizes of the built-in model, slower for one row and for weights larger than the caches.
 
 use super::mat::{Mat, par_rows};
 
