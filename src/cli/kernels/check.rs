@@ -193,8 +193,12 @@ fn text(r: &Check, o: &CheckOptions) -> String {
             }
         }
     }
-    t += "\nrel_l2: |x-g|/|g|. max_rel: max|x-g|/max|g|. floor: the rel_l2 that the declared\n\
-          formats explain. excess: rel_l2 over floor. overlap: share of golden's ids chosen.\n";
+    t.push('\n');
+    t += &wrapped(
+        "rel_l2: |x-g|/|g|. max_rel: max|x-g|/max|g|. floor: the rel_l2 that the declared formats explain. \
+         excess: rel_l2 over floor. overlap: share of golden's ids chosen.",
+        0,
+    );
     t
 }
 

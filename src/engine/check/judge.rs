@@ -105,9 +105,11 @@ fn noise_scale(k: usize) -> f64 {
     (ratio * (k as f64).sqrt()).min(1.0)
 }
 
-/// Smallest floor: half a unit roundoff, as results are f32.
+/// Smallest floor: golden and the measured result are both f32, so each carries at least the
+/// rounding of its own last operation. A rounding is uniform in `±u`, of rms `u/√3`; the
+/// difference of two independent ones has rms `u·√(2/3)`.
 fn least() -> f64 {
-    0.5 * Precision::F32.unit_roundoff()
+    (2.0f64 / 3.0).sqrt() * Precision::F32.unit_roundoff()
 }
 
 /// Squared distance from golden and squared norm of golden, row by row.
