@@ -210,19 +210,20 @@ fn one_split(q: &[f32], slots: &Slots, cut: Range<usize>, scale: f32, k: &AttnKn
     let mut from = cut.start;
     while from < cut.end {
         let to = (from + tile).min(cut.end);
-        // The slots whose lanes take part; `None` is a buffer of zeros.
-        let mut lanes: Vec<Option<usize>> = (from..to).map(Some).collect();
+        // The slots whose keys the lanes hold, `None` for a buffer of zeros, and whether the lane is masked.
+        let mut lanes: Vec<(Option<usize>, bool)> = (from..to).map(|j| (Some(j), !slots.valid[j])).collect();
         if garbage {
-            let stale = (to - from..tile).map(|l| (from >= cut.start + tile).then(|| from - tile + l));
+            let stale =
+                (to - from..tile).map(|l| ((from >= cut.start + tile).then(|| from - tile + l), false));
             lanes.extend(stale);
         }
         let row = |m: &'_ [f32], j: usize| -> Range<usize> { j * dim..(j * dim + dim).min(m.len()) };
         let mut z: Vec<f32> =
-            lanes.iter().map(|j| j.map_or(0.0, |j| dot(q, &slots.keys[row(&slots.keys, j)]))).collect();
+            lanes.iter().map(|(j, _)| j.map_or(0.0, |j| dot(q, &slots.keys[row(&slots.keys, j)]))).collect();
         round_row(&mut z, k.logits_dtype);
         let mut mt = m;
-        for (v, j) in z.iter_mut().zip(&lanes) {
-            *v = if j.is_none_or(|j| slots.valid[j]) { *v * scale } else { f32::NEG_INFINITY };
+        for (v, (_, masked)) in z.iter_mut().zip(&lanes) {
+            *v = if *masked { f32::NEG_INFINITY } else { *v * scale };
             mt = if *v > mt { *v } else { mt };
         }
         from = to;
@@ -238,8 +239,8 @@ fn one_split(q: &[f32], slots: &Slots, cut: Range<usize>, scale: f32, k: &AttnKn
         }
         round_row(&mut z, k.p_dtype);
         let values = slots.values();
-        for (p, j) in z.iter().zip(&lanes) {
-            let Some(j) = j.filter(|j| slots.valid[*j]) else { continue };
+        for (p, lane) in z.iter().zip(&lanes) {
+            let (Some(j), false) = *lane else { continue };
             for (a, v) in acc.iter_mut().zip(&values[row(values, j)]) {
                 *a = p.mul_add(*v, *a);
             }
