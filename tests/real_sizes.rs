@@ -123,9 +123,11 @@ fn triton_indexer_is_as_precise_as_its_users_quote() {
             Cpu.index_scores(&q, &round(&w), &list, 4 * entries, &s, ik)
         };
         let (max_rel, rel_l2) = errors(&score(&k), &score(&g));
-        println!(
-            "triton-indexer offset {offset} bf16 inputs {handed}: max_rel {max_rel:.3e} rel_l2 {rel_l2:.3e}"
-        );
+        println!("triton-indexer offset {offset} bf16 inputs {handed}: {max_rel:.3e} rel_l2 {rel_l2:.3e}");
+        // Rounded inputs are read exactly. Scores of mean 0 are sums that cancel: there the rounding of the inputs
+        // alone costs 2.7e-3 of the largest score; where they share a direction, as trained ones do, half of that.
+        let quoted = if handed { 1e-6 } else { [3e-3, 2.3e-3][(offset > 0.0) as usize] };
+        assert!(max_rel <= quoted && rel_l2 <= 3e-3);
     }
 }
 

@@ -78,10 +78,12 @@ impl Slots {
 
 /// Where the slot list is cut: for each pass its slots, by the split rule.
 fn cuts(n: usize, window: usize, k: &AttnKnobs) -> Vec<Range<usize>> {
-    let passes = if k.passes == Passes::Two { vec![0..window, window..n] } else { vec![0..n] };
+    let border = if k.passes == Passes::Two { window } else { n };
+    let passes = [0..border, border..n];
     let splits = k.splits.max(1) as usize;
     passes
         .into_iter()
+        .take(if k.passes == Passes::Two { 2 } else { 1 })
         .flat_map(|pass| {
             let len = pass.len();
             let (per, count) = match k.split_rule {
