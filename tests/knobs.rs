@@ -226,9 +226,10 @@ fn every_value_of_every_knob_is_read() {
 /// Catches a format without code of its own: each rounds the same tensor to other values.
 #[test]
 fn every_format_is_another_rounding() {
-    let x: Vec<f32> = (0..256)
-        .map(|i| (((i * 7919 % 1009) as f32 - 504.0) / 97.0 + 0.01) * if i < 64 { 1e-5 } else { 1.0 })
-        .collect();
+    // Blocks of very different size, so that block lengths show.
+    let size = |i: usize| [1e-5, 1e-2, 40.0, 40.0][i / 64];
+    let x: Vec<f32> =
+        (0..256).map(|i| (((i * 7919 % 1009) as f32 - 504.0) / 97.0 + 0.01) * size(i)).collect();
     let mut seen: Vec<(String, Vec<f32>)> = Vec::new();
     for f in Fmt::choices().split(", ") {
         let mut v = x.clone();

@@ -78,10 +78,12 @@ impl Slots {
 
 /// Where the slot list is cut: for each pass its slots, by the split rule.
 fn cuts(n: usize, window: usize, k: &AttnKnobs) -> Vec<Range<usize>> {
-    let passes = if k.passes == Passes::Two { vec![0..window, window..n] } else { vec![0..n] };
+    let border = if k.passes == Passes::Two { window } else { n };
+    let passes = [0..border, border..n];
     let splits = k.splits.max(1) as usize;
     passes
         .into_iter()
+        .take(if k.passes == Passes::Two { 2 } else { 1 })
         .flat_map(|pass| {
             let len = pass.len();
             let (per, count) = match k.split_rule {
@@ -210,19 +212,20 @@ fn one_split(q: &[f32], slots: &Slots, cut: Range<usize>, scale: f32, k: &AttnKn
     let mut from = cut.start;
     while from < cut.end {
         let to = (from + tile).min(cut.end);
-        // The slots whose lanes take part; `None` is a buffer of zeros.
-        let mut lanes: Vec<Option<usize>> = (from..to).map(Some).collect();
+        // The slots whose keys the lanes hold, `None` for a buffer of zeros, and whether the lane is masked.
+        let mut lanes: Vec<(Option<usize>, bool)> = (from..to).map(|j| (Some(j), !slots.valid[j])).collect();
         if garbage {
-            let stale = (to - from..tile).map(|l| (from >= cut.start + tile).then(|| from - tile + l));
+            let stale =
+                (to - from..tile).map(|l| ((from >= cut.start + tile).then(|| from - tile + l), false));
             lanes.extend(stale);
         }
         let row = |m: &'_ [f32], j: usize| -> Range<usize> { j * dim..(j * dim + dim).min(m.len()) };
         let mut z: Vec<f32> =
-            lanes.iter().map(|j| j.map_or(0.0, |j| dot(q, &slots.keys[row(&slots.keys, j)]))).collect();
+            lanes.iter().map(|(j, _)| j.map_or(0.0, |j| dot(q, &slots.keys[row(&slots.keys, j)]))).collect();
         round_row(&mut z, k.logits_dtype);
         let mut mt = m;
-        for (v, j) in z.iter_mut().zip(&lanes) {
-            *v = if j.is_none_or(|j| slots.valid[j]) { *v * scale } else { f32::NEG_INFINITY };
+        for (v, (_, masked)) in z.iter_mut().zip(&lanes) {
+            *v = if *masked { f32::NEG_INFINITY } else { *v * scale };
             mt = if *v > mt { *v } else { mt };
         }
         from = to;
@@ -238,8 +241,8 @@ fn one_split(q: &[f32], slots: &Slots, cut: Range<usize>, scale: f32, k: &AttnKn
         }
         round_row(&mut z, k.p_dtype);
         let values = slots.values();
-        for (p, j) in z.iter().zip(&lanes) {
-            let Some(j) = j.filter(|j| slots.valid[*j]) else { continue };
+        for (p, lane) in z.iter().zip(&lanes) {
+            let (Some(j), false) = *lane else { continue };
             for (a, v) in acc.iter_mut().zip(&values[row(values, j)]) {
                 *a = p.mul_add(*v, *a);
             }

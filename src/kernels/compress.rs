@@ -89,7 +89,7 @@ pub fn compress(
             };
             s.rope.rotate(u, position, false, s.pairing);
             round_row(u, k.out_dtype);
-            if k.boundary != Boundary::Exact && (j + 1) * ratio % 128 == 0 {
+            if k.boundary != Boundary::Exact && ((j + 1) * ratio).is_multiple_of(128) {
                 u.fill(if k.boundary == Boundary::Nan { f32::NAN } else { 0.0 });
             }
         }

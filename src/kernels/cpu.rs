@@ -14,36 +14,12 @@ use super::values::{Fmt, Hadamard, HcEps, KeyLayout, Layout, Pairing, PostFactor
 use super::{attention, attention_split, compress, index, index_emul, kv_pages, mhc, mhc_split, moe, norm};
 use crate::error::{Error, Result};
 use crate::numeric::hadamard;
-use std::sync::{Arc, Mutex};
+
+pub use super::weight::Weight;
 
 /// The CPU backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cpu;
-
-/// A packed weight and its rounded copies, made once per format.
-#[derive(Debug, Default)]
-pub struct Weight {
-    exact: Arc<Packed>,
-    rounded: Mutex<Vec<(Fmt, Arc<Packed>)>>,
-}
-
-impl Weight {
-    /// The weight rounded to `f` along its rows.
-    pub fn at(&self, f: Fmt) -> Arc<Packed> {
-        if f == Fmt::F32 {
-            return self.exact.clone();
-        }
-        let mut cache = self.rounded.lock().expect("no thread panics while rounding");
-        if let Some((_, w)) = cache.iter().find(|(g, _)| *g == f) {
-            return w.clone();
-        }
-        let mut m = self.exact.unpack();
-        round(&mut m, f);
-        let w = Arc::new(Packed::new(m.rows, m.cols, &m.data));
-        cache.push((f, w.clone()));
-        w
-    }
-}
 
 /// Encoded index keys, packed for the scoring product.
 #[derive(Debug, Clone)]
@@ -83,7 +59,7 @@ impl Ops for Cpu {
     type Pool = compress::PoolState;
 
     fn weight(&self, n: usize, k: usize, data: &[f32]) -> Weight {
-        Weight { exact: Arc::new(Packed::new(n, k, data)), rounded: Mutex::default() }
+        Weight::new(n, k, data)
     }
     fn upload(&self, m: Mat) -> Mat {
         m

@@ -137,7 +137,7 @@ mod tests {
         let r = Record { plain: 448, rope: 64 };
         assert_eq!((r.data(), r.scales(), r.entry(), r.page()), (576, 8, 584, 37_440));
         assert_eq!((r.written(0), r.written(63)), ((0, 36_864), (36_288, 37_368)));
-        assert!(r.page() % 576 == 0 && r.page() >= 64 * 584);
+        assert!(r.page().is_multiple_of(576) && r.page() >= 64 * 584);
         let mut p = Page::new(r);
         p.write(3, &[1.0; 512], Quant::Exact);
         // amax 1: scale 2^-8 (byte 119), code of 256; the rope dims as bf16 1.0.

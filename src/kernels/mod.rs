@@ -29,6 +29,7 @@ pub mod round;
 pub mod simd;
 pub mod spec;
 pub mod values;
+pub mod weight;
 
 pub use cpu::Cpu;
 pub use knobs::{Class, KnobDef, KnobPlan, Knobs, Phase, Site};

@@ -211,17 +211,72 @@ pub const PRESETS: &[Preset] = &[
         source: "NVIDIA ModelOpt checkpoints on Blackwell runners of SGLang, vLLM and TensorRT-LLM",
     },
     Preset {
+        name: "nvfp4-w4a16",
+        kind: PresetKind::Format,
+        phase: None,
+        settings: "experts.in_dtype=bf16,experts.w_dtype=nvfp4,experts.out_dtype=bf16,\
+                   experts.weight_site=after_w2",
+        doc: "experts with NVFP4 weights and bf16 activations; input_scale is ignored",
+        source: "Marlin runners of SGLang and vLLM on Hopper and older",
+    },
+    Preset {
+        name: "sglang-dsv4-triton",
+        kind: PresetKind::Whole,
+        phase: None,
+        settings: "embed.dtype=bf16,mhc.x_dtype=tf32,mhc.w_dtype=tf32,mhc.split_k=16,mhc.stream_dtype=bf16,\
+                   attn.qk_dtype=bf16,attn.p_dtype=bf16,attn.splits=8,attn.tile=64,attn.exp_base=two,\
+                   attn.passes=two,attn.out_dtype=bf16,kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,\
+                   kv_cache.rope_bf16=on,kv_cache.layout=paged,compressor.in_dtype=bf16,\
+                   compressor.out_dtype=bf16,indexer.in_dtype=bf16,indexer.hadamard=both,\
+                   indexer.q_dtype=fp8_row,indexer.k_dtype=fp8_row,indexer.fold_scale=on,router.in_dtype=bf16,\
+                   experts.in_dtype=fp8_128,experts.w_dtype=mxfp4,experts.out_dtype=bf16,\
+                   experts.weight_site=factor_on_sum,linear.in_dtype=fp8_128,linear.out_dtype=bf16,\
+                   head.in_dtype=bf16,head.out_dtype=bf16",
+        doc: "SGLang's DeepSeek-V4 backend with its Triton kernels: fp8 cache in pages, fp8 index keys",
+        source: "SGLang's dsv4 attention backend and its portable kernels; split count and tile are typical, \
+                 autotuning picks others",
+    },
+    Preset {
+        name: "sglang-sm120-triton",
+        kind: PresetKind::Whole,
+        phase: None,
+        settings: "embed.dtype=bf16,mhc.stream_dtype=bf16,attn.qk_dtype=bf16,attn.p_dtype=bf16,attn.splits=4,\
+                   attn.tile=32,attn.exp_base=two,attn.lse_base=two,attn.passes=two,attn.out_dtype=bf16,\
+                   kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on,\
+                   kv_cache.layout=paged,compressor.in_dtype=bf16,compressor.out_dtype=bf16,\
+                   indexer.in_dtype=bf16,indexer.hadamard=both,indexer.q_dtype=fp8_row,\
+                   indexer.k_dtype=fp8_row,indexer.fold_scale=on,router.in_dtype=bf16,experts.in_dtype=bf16,\
+                   experts.w_dtype=mxfp4,experts.out_dtype=bf16,experts.weight_site=after_w2,\
+                   linear.in_dtype=fp8_128,linear.out_dtype=bf16,head.in_dtype=bf16,head.out_dtype=bf16",
+        doc: "SGLang on desktop Blackwell: Triton attention, Triton fp8 index scores, experts from mxfp4 in bf16",
+        source: "sgl-project/sglang pull request 24692 (no DeepGEMM, FlashMLA or TileLang mHC on SM120, so mHC stays \
+                 f32); split count and tile are typical",
+    },
+    Preset {
+        name: "flashinfer-sm120",
+        kind: PresetKind::Whole,
+        phase: None,
+        settings: "attn.qk_dtype=bf16,attn.q_dtype=fp8_64,attn.p_dtype=fp8_row,attn.split_rule=chunk,\
+                   attn.chunk=128,attn.exp_base=two,attn.lse_base=two,attn.passes=two,attn.out_dtype=bf16,\
+                   kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on,\
+                   kv_cache.layout=paged",
+        doc: "FlashInfer's sparse attention on desktop Blackwell: block-scaled fp8 products on the 584-byte cache",
+        source: "flashinfer-ai/flashinfer pull request 3395, sgl-project/sglang pull request 27455 (split-K decode, \
+                 block-scaled fp8 MMA, sinks, a second cache); chunk, block length of Q and P's scale are assumptions",
+    },
+    Preset {
         name: "reference-script",
         kind: PresetKind::Whole,
         phase: None,
         settings: "embed.dtype=bf16,mhc.stream_dtype=bf16,attn.qk_dtype=bf16,attn.p_dtype=bf16,attn.tile=64,\
-                   attn.out_dtype=bf16,kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on,\
+                   attn.sink_in_max=off,attn.out_dtype=bf16,kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on,\
                    compressor.in_dtype=bf16,compressor.out_dtype=bf16,indexer.in_dtype=bf16,\
                    indexer.hadamard=both,indexer.q_dtype=mxfp4,indexer.k_dtype=mxfp4,indexer.dot_dtype=bf16,\
                    indexer.score_dtype=bf16,router.in_dtype=bf16,experts.in_dtype=fp8_128,\
-                   experts.out_dtype=bf16,linear.in_dtype=fp8_128,linear.out_dtype=bf16,head.in_dtype=bf16",
+                   experts.out_dtype=bf16,linear.in_dtype=fp8_128,linear.out_dtype=bf16,linear.wo_a_bf16=on,\
+                   linear.head_norm_dtype=bf16,head.in_dtype=bf16",
         doc: "every rounding point of the official inference script; weights as the checkpoint stores them",
-        source: "DeepSeek's published inference code; here wo_a's input is fp8 like the other linears'",
+        source: "DeepSeek's published inference code, current revision",
     },
     Preset {
         name: "bf16",
@@ -234,7 +289,8 @@ pub const PRESETS: &[Preset] = &[
                    indexer.dot_dtype=bf16,indexer.score_dtype=bf16,router.in_dtype=bf16,\
                    router.logits_dtype=bf16,experts.in_dtype=bf16,experts.w_dtype=bf16,experts.out_dtype=bf16,\
                    experts.weight_site=after_w2,linear.in_dtype=bf16,linear.w_dtype=bf16,\
-                   linear.out_dtype=bf16,head.in_dtype=bf16,head.out_dtype=bf16",
+                   linear.out_dtype=bf16,linear.rope_dtype=bf16,mhc.norm_site=before,\
+                   head.in_dtype=bf16,head.out_dtype=bf16",
         doc: "everything in bf16, as an eager bf16 run of Hugging Face transformers",
         source: "transformers 5 with torch_dtype=bfloat16 and eager attention",
     },
