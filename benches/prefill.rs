@@ -73,7 +73,7 @@ fn macs(c: &dsv4::checkpoint::Config, t: usize) -> f64 {
 }
 
 fn main() {
-    dsv4::engine::work_on_this_thread();
+    dsv4::engine::work_on_this_thread(None).expect("the pool was not started yet");
     let once = std::env::args().any(|a| a == "--once");
     let lengths: Vec<usize> = std::env::args().filter_map(|a| a.parse().ok()).collect();
     let lengths = if lengths.is_empty() { vec![2048, 8192, 32768] } else { lengths };

@@ -1,20 +1,24 @@
 //! Golden against a dump made elsewhere.
 
 use super::blame;
-use super::judge::{Precision, Verdict, verdict};
+use super::floor::FloorRule;
+use super::flow;
+use super::judge::{Verdict, verdict};
 use super::observer::Comparer;
-use super::rows::{FloorRule, Judging, TapAcc, TapRow};
+use super::precision::{self, Precision, Products};
+use super::rows::{Judging, TapRow};
 use super::{NOISE, Role};
 use crate::checkpoint::{Checkpoint, Config};
 use crate::engine::dump::Dump;
 use crate::engine::pass::{Progress, for_each_layer};
 use crate::engine::session::{Schedule, Session};
+use crate::engine::tap_shape;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels::{KnobPlan, Mat, Ops, Site};
 use crate::metrics::{Limits, Status};
 use crate::model::{OuterWeights, Tap, TapId};
-use crate::numeric::{bf16, f16};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How to compare.
@@ -69,15 +73,24 @@ pub fn against_dump<O: Ops + Clone + Send + 'static>(
     }
     let (mut precision, mut from) = match options.precision {
         Some(p) => (p, "given".to_string()),
-        None => infer_from_values(dump),
+        None => precision::from_values(dump),
     };
     let mut rows = run(ops, ckpt, outer, tokens, dump, options, precision, progress)?;
-    if options.precision.is_none()
-        && precision == Precision::F32
-        && let Some(p) = infer_from_errors(&rows)
-    {
-        (precision, from) = (p, "the typical error of its taps".into());
-        rows = run(ops, ckpt, outer, tokens, dump, options, precision, progress)?;
+    if options.precision.is_none() && Products::of(&rows, dump, c).coarse() {
+        for p in precision::coarser(precision) {
+            let mut again = run(ops, ckpt, outer, tokens, dump, options, p, progress)?;
+            let products = Products::of(&again, dump, c);
+            if !products.explained() {
+                continue;
+            }
+            from = "the typical error of its products".into();
+            if !products.sure() {
+                precision::hedge(&mut again, &rows, p);
+                from = "assumed, because it explains the errors of its few taps".into();
+            }
+            (precision, rows) = (p, again);
+            break;
+        }
     }
     let context = format!("{} arithmetic explains", precision.name());
     let v = verdict(&rows, &context, |row| gap(row, dump, c));
@@ -96,7 +109,8 @@ fn run<O: Ops + Clone + Send + 'static>(
     progress: &dyn Progress,
 ) -> Result<Vec<TapRow>> {
     let c = ckpt.config();
-    let rule = FloorRule::new(precision, c.hc_mult * c.hidden_size);
+    let width = c.hc_mult * c.hidden_size;
+    let rule = FloorRule::new(precision.unit_roundoff(), width);
     let session = Session::new(ops, c, tokens, Schedule::default())?;
     let mut noise = options.golden.clone();
     let settings: Vec<_> = NOISE.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
@@ -104,12 +118,20 @@ fn run<O: Ops + Clone + Send + 'static>(
     let plans = [options.golden.clone(), options.golden.clone(), noise];
     let roles = vec![Role::Golden, Role::Local, Role::Noise];
     let mut cmp = Comparer::new(roles, Some(dump), c, rule, tokens.len());
+    let mut memo = HashMap::new();
+    for id in tap_shape::all(c, tokens.len(), &KnobPlan::default()).into_iter().map(|(id, _)| id) {
+        let u = flow::storage(id, dump, c, &mut memo);
+        if u > precision.unit_roundoff() {
+            cmp.rules.insert(id, FloorRule::new(u, width));
+        }
+    }
+    cmp.quantised = options.golden_quantises;
     progress.begin("comparing layers", c.num_hidden_layers);
     let mut lanes = session.embed_lanes(outer, &plans, &mut cmp)?;
     for_each_layer(ops, ckpt, progress, |i, w| {
         cmp.bias = w.gate_bias.clone();
         session.layer_lanes(w, i, &mut lanes, &mut cmp)?;
-        name_structures(&mut cmp, i, &rule, c);
+        name_structures(&mut cmp, i, c);
         cmp.end_layer();
         Ok(())
     })?;
@@ -117,12 +139,14 @@ fn run<O: Ops + Clone + Send + 'static>(
     progress.end();
 
     let quantised = options.golden_quantises;
+    let mut stepped = HashMap::new();
     let rows: Vec<TapRow> = cmp
         .taps
         .values()
         .filter(|(id, _)| dump.has(*id))
         .map(|(id, acc)| {
-            let steps = steps(*id, dump, c, quantised, &rule);
+            let rule = cmp.rule_of(*id);
+            let steps = if quantised { steps(*id, dump, c, &mut stepped) } else { None };
             acc.finish(*id, kind(*id, c), &Judging { rule, steps, limits: &options.limits, isolated: false })
         })
         .collect();
@@ -134,33 +158,33 @@ pub(super) fn kind(id: TapId, c: &Config) -> &'static str {
     id.layer.map_or("", |l| c.layers[l].kind.name())
 }
 
-/// True if noise moves this tap in steps: its value is quantised, or it hangs on quantised values
-/// or a selection that the dump does not hold.
-fn steps(id: TapId, dump: &Dump, c: &Config, quantised: bool, rule: &FloorRule) -> bool {
-    let Some(layer) = id.layer else { return false };
-    let has = |tap| dump.has(TapId { layer: Some(layer), tap });
-    let spec = c.layers[layer];
-    let compressed = spec.ratio > 0;
-    let indexed = spec.kind == crate::checkpoint::LayerKind::Csa;
-    let in_attention = id.tap >= Tap::AttnLse && id.tap <= Tap::Mid;
-    if quantised {
-        let quantised_tap = matches!(id.tap, Tap::AttnKv | Tap::CompressorKv | Tap::IndexerQ | Tap::IndexerK);
-        let kv_missing = !has(Tap::AttnKv) || (compressed && !has(Tap::CompressorKv));
-        let index_missing = id.tap == Tap::IndexerScores && !(has(Tap::IndexerQ) && has(Tap::IndexerK));
-        if quantised_tap || index_missing || (in_attention && kv_missing && !has(Tap::AttnOut)) {
-            return true;
-        }
-        if matches!(id.tap, Tap::AttnLse | Tap::AttnOut) && kv_missing {
-            return true;
-        }
+/// The largest relative step in which noise moves this tap under a golden that quantises: its value
+/// is quantised, or it hangs on quantised values that the dump does not hold. Neighbouring values
+/// of e4m3 are at most an eighth apart, of e2m1 a half.
+fn steps(id: TapId, dump: &Dump, c: &Config, memo: &mut HashMap<TapId, Option<f64>>) -> Option<f64> {
+    if let Some(s) = memo.get(&id) {
+        return *s;
     }
-    let unforced = indexed && !has(Tap::IndexTopk) && rule.noise > 0.1;
-    unforced && (matches!(id.tap, Tap::AttnLse | Tap::AttnOut) || (in_attention && !has(Tap::AttnOut)))
+    let s = match id.tap {
+        Tap::IndexerQ | Tap::IndexerK => Some(0.5),
+        Tap::AttnKv | Tap::CompressorKv => Some(0.125),
+        _ => flow::inputs(id, c)
+            .into_iter()
+            .filter(|i| !dump.has(*i))
+            .filter_map(|i| steps(i, dump, c, memo))
+            .max_by(f64::total_cmp),
+    };
+    memo.insert(id, s);
+    s
 }
 
 /// Looks for structure in what differs: storage, rotation.
-pub(super) fn name_structures(cmp: &mut Comparer, layer: usize, rule: &FloorRule, c: &Config) {
-    let floor = |acc: &TapAcc| (acc.noise_rows.rel_l2(|_| true) * rule.noise).max(rule.least);
+pub(super) fn name_structures(cmp: &mut Comparer, layer: usize, c: &Config) {
+    let floor = |cmp: &mut Comparer, tap: Tap| {
+        let id = TapId { layer: Some(layer), tap };
+        let rule = cmp.rule_of(id);
+        (cmp.acc(id).noise_rows.rel_l2(|_| true) * rule.noise).max(rule.least)
+    };
     let set = |cmp: &mut Comparer, tap: Tap, site: Option<Site>, note: String, explained: bool| {
         let acc = cmp.acc(TapId { layer: Some(layer), tap });
         acc.note = Some(note);
@@ -169,7 +193,7 @@ pub(super) fn name_structures(cmp: &mut Comparer, layer: usize, rule: &FloorRule
     };
     for tap in [Tap::AttnKv, Tap::CompressorKv] {
         let Some((g, m)) = cmp.kept.remove(&tap) else { continue };
-        let f = floor(cmp.acc(TapId { layer: Some(layer), tap }));
+        let f = floor(cmp, tap);
         if let Some(b) = blame::stored_kv(&g, &m, c.qk_rope_head_dim, f) {
             // A wrong compressed entry is the compressor's, unless only its format differs.
             let site = if tap == Tap::AttnKv || b.explained { Some(b.site) } else { None };
@@ -178,7 +202,7 @@ pub(super) fn name_structures(cmp: &mut Comparer, layer: usize, rule: &FloorRule
     }
     let rotated = |cmp: &mut Comparer, tap: Tap| {
         let (g, m): (Mat, Mat) = cmp.kept.remove(&tap)?;
-        let f = floor(cmp.acc(TapId { layer: Some(layer), tap }));
+        let f = floor(cmp, tap);
         Some(blame::is_rotated(&g, &m, c.index_head_dim, f))
     };
     let (q, k) = (rotated(cmp, Tap::IndexerQ), rotated(cmp, Tap::IndexerK));
@@ -231,57 +255,15 @@ fn settle_unscaled(mut rows: Vec<TapRow>) -> Vec<TapRow> {
     rows
 }
 
-/// Taps that `tap` is computed from.
-fn upstream(tap: Tap) -> &'static [Tap] {
-    match tap {
-        Tap::AttnQ
-        | Tap::AttnKv
-        | Tap::CompressorKv
-        | Tap::IndexerQ
-        | Tap::IndexerK
-        | Tap::IndexerWeights => &[Tap::AttnIn],
-        Tap::IndexerScores | Tap::IndexTopk => &[Tap::IndexerQ, Tap::IndexerK, Tap::IndexerWeights],
-        Tap::AttnLse | Tap::AttnOut => &[Tap::AttnQ, Tap::AttnKv, Tap::CompressorKv, Tap::IndexTopk],
-        Tap::AttnProj => &[Tap::AttnOut],
-        Tap::Mid => &[Tap::AttnPost, Tap::AttnComb, Tap::AttnProj],
-        Tap::FfnPre | Tap::FfnPost | Tap::FfnComb | Tap::FfnIn => &[Tap::Mid],
-        Tap::RouterLogits | Tap::SharedOut => &[Tap::FfnIn],
-        Tap::RouterTopk => &[Tap::RouterLogits],
-        Tap::RouterWeights => &[Tap::RouterLogits, Tap::RouterTopk],
-        Tap::ExpertsOut => &[Tap::FfnIn, Tap::RouterTopk, Tap::RouterWeights],
-        Tap::FfnOut => &[Tap::ExpertsOut, Tap::SharedOut],
-        Tap::LayerOut => &[Tap::Mid, Tap::FfnPost, Tap::FfnComb, Tap::FfnOut],
-        Tap::Logits => &[Tap::HeadIn],
-        _ => &[],
-    }
-}
-
 /// Says which direct inputs of the blamed tap the dump lacks.
 fn gap(row: &TapRow, dump: &Dump, c: &Config) -> Option<String> {
     let id = TapId::parse(&row.tap)?;
-    let spec = id.layer.map(|l| c.layers[l]);
-    let exists = |t: &Tap| match t {
-        Tap::CompressorKv => spec.is_some_and(|s| s.ratio > 0),
-        Tap::IndexTopk => spec.is_some_and(|s| s.kind == crate::checkpoint::LayerKind::Csa),
-        _ => true,
-    };
-    let mut missing: Vec<String> = upstream(id.tap)
-        .iter()
-        .filter(|t| exists(t) && !dump.has(TapId { layer: id.layer, tap: **t }))
-        .map(|t| t.suffix().to_string())
+    let embed = TapId { layer: None, tap: Tap::EmbedOut };
+    let missing: Vec<String> = flow::inputs(id, c)
+        .into_iter()
+        .filter(|i| *i != embed && !dump.has(*i))
+        .map(|i| if i.layer == id.layer { i.tap.suffix().to_string() } else { i.to_string() })
         .collect();
-    let stream = |l: usize| TapId { layer: Some(l), tap: Tap::LayerOut };
-    match (id.tap, id.layer) {
-        (Tap::AttnPre | Tap::AttnPost | Tap::AttnComb | Tap::AttnIn, Some(l))
-            if l > 0 && !dump.has(stream(l - 1)) =>
-        {
-            missing.push(stream(l - 1).to_string());
-        }
-        (Tap::HeadIn, _) if !dump.has(stream(c.num_hidden_layers - 1)) => {
-            missing.push(stream(c.num_hidden_layers - 1).to_string());
-        }
-        _ => {}
-    }
     if missing.is_empty() {
         return None;
     }
@@ -291,64 +273,4 @@ fn gap(row: &TapRow, dump: &Dump, c: &Config) -> Option<String> {
         "not in the dump: {}; so this is the first tap that differs, and the error lies between {since} and here",
         missing.join(", ")
     ))
-}
-
-/// bf16 or f16 if every value of the activations is representable in it (the embedding is left
-/// out: a bf16 checkpoint embeds to bf16 values in any run).
-fn infer_from_values(dump: &Dump) -> (Precision, String) {
-    let streams = |id: &TapId| matches!(id.tap, Tap::Mid | Tap::LayerOut);
-    let others =
-        |id: &TapId| !id.tap.is_index() && !matches!(id.tap, Tap::EmbedOut | Tap::Mid | Tap::LayerOut);
-    let mut ids: Vec<TapId> = dump.ids().into_iter().filter(streams).collect();
-    let mut what = "residual streams";
-    if ids.is_empty() {
-        ids = dump.ids().into_iter().filter(others).collect();
-        what = "taps";
-    }
-    let (mut n, mut b, mut h) = (0u64, 0u64, 0u64);
-    for id in ids.iter().take(16) {
-        if let Some((_, m)) = dump.rows(*id, 0, dump.first_position + 512) {
-            for v in m.data.iter().filter(|v| v.is_finite() && **v != 0.0) {
-                n += 1;
-                b += bf16::is_representable(*v) as u64;
-                h += f16::is_representable(*v) as u64;
-            }
-        }
-    }
-    if n == 0 {
-        return (Precision::F32, "assumed: no values to infer it from".into());
-    }
-    // A random f32 is representable in bf16 with probability 2^-16.
-    if b * 1000 >= n * 999 {
-        (Precision::Bf16, format!("its {what} hold bf16 values only"))
-    } else if h * 1000 >= n * 999 {
-        (Precision::F16, format!("its {what} hold f16 values only"))
-    } else {
-        (Precision::F32, format!("its {what} hold full f32 values"))
-    }
-}
-
-/// A run stored in f32 may have been computed more coarsely (TF32 products, bf16 autocast). Then
-/// not one tap but most of them are off, by about what that precision explains.
-fn infer_from_errors(rows: &[TapRow]) -> Option<Precision> {
-    let coarse = |r: &&TapRow| r.index.is_none() && r.floor > 0.0 && !matches!(r.tap.as_str(), "embed.out");
-    let rows: Vec<&TapRow> = rows.iter().filter(coarse).collect();
-    if rows.len() < 6 {
-        return None;
-    }
-    let median = |scale: f64| {
-        let mut v: Vec<f64> = rows.iter().map(|r| r.excess / scale).collect();
-        v.sort_unstable_by(f64::total_cmp);
-        v[v.len() / 2]
-    };
-    if median(1.0) <= 8.0 {
-        return None;
-    }
-    // Floors were those of f32; another precision's are larger by the ratio of the factors.
-    let f32_factor = FloorRule::new(Precision::F32, 1).noise;
-    [Precision::Tf32, Precision::Bf16].into_iter().find(|p| {
-        let scale = FloorRule::new(*p, 1).noise / f32_factor;
-        let m = median(scale);
-        m <= 2.0
-    })
 }

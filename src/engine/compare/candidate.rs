@@ -1,9 +1,11 @@
 //! Golden against a candidate: the same weights and prompt, other knobs.
 
 use super::against::{kind, name_structures};
-use super::judge::{Precision, Verdict, verdict};
+use super::floor::FloorRule;
+use super::judge::{Verdict, verdict};
 use super::observer::Comparer;
-use super::rows::{FloorRule, Judging, TapRow};
+use super::precision::Precision;
+use super::rows::{Judging, TapRow};
 use super::{NOISE, Role};
 use crate::checkpoint::{Checkpoint, Config};
 use crate::engine::pass::{Progress, for_each_layer};
@@ -57,7 +59,7 @@ pub fn against_candidate<O: Ops + Clone + Send + 'static>(
     progress: &dyn Progress,
 ) -> Result<Candidate> {
     let c = options.config.as_ref().unwrap_or(ckpt.config());
-    let rule = FloorRule::new(Precision::F32, c.hc_mult * c.hidden_size);
+    let rule = FloorRule::new(Precision::F32.unit_roundoff(), c.hc_mult * c.hidden_size);
     let session = Session::new(ops, c, tokens, options.schedule)?;
     let mut noise = options.golden.clone();
     let settings: Vec<_> = NOISE.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
@@ -80,7 +82,7 @@ pub fn against_candidate<O: Ops + Clone + Send + 'static>(
         let rotation = |p: &KnobPlan| p.at(Some(i), Phase::Prefill).indexer.hadamard;
         cmp.unrotate = rotation(&cand) == Hadamard::Both && rotation(&options.golden) == Hadamard::None;
         session.layer_lanes(w, i, &mut lanes, &mut cmp)?;
-        name_structures(&mut cmp, i, &rule, c);
+        name_structures(&mut cmp, i, c);
         cmp.end_layer();
         Ok(())
     })?;
@@ -98,7 +100,7 @@ pub fn against_candidate<O: Ops + Clone + Send + 'static>(
             acc.finish(
                 *id,
                 kind(*id, c),
-                &Judging { rule, steps: false, limits: &options.limits, isolated: true },
+                &Judging { rule, steps: None, limits: &options.limits, isolated: true },
             )
         })
         .collect();

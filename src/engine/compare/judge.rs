@@ -1,46 +1,8 @@
-//! Precision of a run, and the verdict over all rows.
+//! The verdict over all rows.
 
 use super::rows::TapRow;
 use crate::metrics::Status;
 use serde::Serialize;
-
-/// The arithmetic a run was made in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// IEEE binary32 throughout.
-    F32,
-    /// f32 storage, TF32 products.
-    Tf32,
-    /// IEEE binary16.
-    F16,
-    /// bfloat16.
-    Bf16,
-}
-
-impl Precision {
-    /// Half the distance of neighbouring values, relative: `2^-p` for a significand of `p` bits.
-    pub fn unit_roundoff(self) -> f64 {
-        match self {
-            Precision::F32 => 2f64.powi(-24),
-            Precision::Tf32 | Precision::F16 => 2f64.powi(-11),
-            Precision::Bf16 => 2f64.powi(-8),
-        }
-    }
-    /// The precision of that name.
-    pub fn parse(s: &str) -> Option<Precision> {
-        [Precision::F32, Precision::Tf32, Precision::F16, Precision::Bf16].into_iter().find(|p| p.name() == s)
-    }
-    /// The word used in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Precision::F32 => "f32",
-            Precision::Tf32 => "tf32",
-            Precision::F16 => "f16",
-            Precision::Bf16 => "bf16",
-        }
-    }
-}
 
 /// The conclusion.
 #[derive(Debug, Clone, Serialize)]

@@ -18,15 +18,20 @@
 mod against;
 mod blame;
 mod candidate;
+mod floor;
+mod flow;
 mod inert;
 mod judge;
 mod observer;
+mod precision;
 mod rows;
+mod select;
 
 pub use against::{Against, AgainstOptions, against_dump};
 pub use candidate::{Candidate, CandidateOptions, against_candidate};
 pub use inert::inert_settings;
-pub use judge::{Precision, Verdict, short};
+pub use judge::{Verdict, short};
+pub use precision::Precision;
 pub use rows::{IndexCounts, TapRow};
 
 /// What a lane is for.

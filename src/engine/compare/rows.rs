@@ -1,56 +1,10 @@
 //! Per-tap accumulators and the finished row.
 
-use super::judge::Precision;
+use super::floor::{FloorRule, RowErrs};
 use crate::metrics::overlap_total::{OverlapAccum, OverlapStats};
 use crate::metrics::{ErrorAccum, Finding, Status};
 use crate::model::TapId;
 use serde::Serialize;
-
-/// Squared error and squared norm of one row of a tap.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RowErr {
-    pub err2: f64,
-    pub norm2: f64,
-}
-
-/// Squared errors of the rows of a tap, by row number.
-#[derive(Debug, Clone, Default)]
-pub(super) struct RowErrs {
-    pub first: usize,
-    pub rows: Vec<RowErr>,
-}
-
-impl RowErrs {
-    /// Adds rows starting at `row0`; non-finite pairs are left to the findings.
-    pub fn push(&mut self, row0: usize, x: &[f32], g: &[f32], cols: usize) {
-        if self.rows.is_empty() {
-            self.first = row0;
-        }
-        for (x, g) in x.chunks_exact(cols.max(1)).zip(g.chunks_exact(cols.max(1))) {
-            let mut e = RowErr::default();
-            for (x, g) in x.iter().zip(g) {
-                if x.is_finite() && g.is_finite() {
-                    let d = *x as f64 - *g as f64;
-                    e.err2 += d * d;
-                    e.norm2 += *g as f64 * *g as f64;
-                }
-            }
-            self.rows.push(e);
-        }
-    }
-    /// rel_l2 over the rows that `keep` admits.
-    pub fn rel_l2(&self, keep: impl Fn(usize) -> bool) -> f64 {
-        let (mut e, mut n) = (0.0, 0.0);
-        for (_, r) in self.rows.iter().enumerate().filter(|(i, _)| keep(self.first + i)) {
-            e += r.err2;
-            n += r.norm2;
-        }
-        if e == 0.0 { 0.0 } else { (e / n).sqrt() }
-    }
-    fn row(&self, r: usize) -> Option<RowErr> {
-        r.checked_sub(self.first).and_then(|i| self.rows.get(i)).copied()
-    }
-}
 
 /// Everything gathered about one tap.
 #[derive(Debug, Default)]
@@ -70,7 +24,8 @@ pub(super) struct TapAcc {
     pub local_index: Option<OverlapAccum>,
     /// Findings that only the observer can make.
     pub findings: Vec<Finding>,
-    /// Rows that hang on a selection which is a near tie and not in the dump.
+    /// Rows that hang on a choice between near ties that is not in the dump. The noise lane takes
+    /// every such choice the other way, so its error there is the floor at any precision.
     pub unstable: std::collections::BTreeSet<usize>,
     /// What the observer has to say about this tap.
     pub note: Option<String>,
@@ -144,8 +99,11 @@ pub struct TapRow {
     pub worst_row: Option<usize>,
     /// Golden differs in total, but what is born here is explained.
     pub inherited: bool,
-    /// Rows left out because a near-tie selection upstream was not in the dump.
+    /// Rows judged by what a near tie does that was chosen upstream and is not in the dump.
     pub unstable_rows: usize,
+    /// Noise moves this tap in steps of a quantiser, so its floor depends little on the precision.
+    #[serde(skip)]
+    pub stepped: bool,
     /// Elements compared.
     pub n: u64,
     /// The judgement of this tap.
@@ -158,44 +116,22 @@ pub struct TapRow {
     pub note: Option<String>,
 }
 
-/// How floors are computed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FloorRule {
-    /// Factor on the noise lane's error.
-    pub noise: f64,
-    /// Factor where a quantiser or a selection makes error grow with the root of the roundoff.
-    pub noise_steps: f64,
-    /// Smallest floor: half a unit roundoff of the run.
-    pub least: f64,
-    /// A single row may exceed its floor by this much more than the whole.
-    pub row_slack: f64,
-}
-
-impl FloorRule {
-    /// The rule of a run in `p` of a model whose longest sum has `k` terms.
-    ///
-    /// First-order error analysis: the same algorithm in another precision has an error that
-    /// scales with the unit roundoff `u`, so the bf16 lane's error times `u_p / 2^-8` is the
-    /// error in precision `p`. That lane rounds operands and results but accumulates in f32; a run
-    /// in `p` that also accumulates in `p` adds a random walk over the `k` terms of a sum, at most
-    /// `sqrt(k)` times one rounding. Where the result goes through a quantiser (a step function) a
-    /// perturbation `δ` moves a share ∝ `δ` of the values by a whole step: the squared error, not
-    /// the error, scales with `u`.
-    pub fn new(p: Precision, k: usize) -> Self {
-        let ratio = p.unit_roundoff() / Precision::Bf16.unit_roundoff();
-        let walk = if p == Precision::F32 { (k as f64).sqrt() } else { 1.0 };
-        let noise = (ratio * walk).min(1.0);
-        FloorRule { noise, noise_steps: noise.sqrt(), least: 0.5 * p.unit_roundoff(), row_slack: 4.0 }
-    }
-}
-
 /// What decides how one tap is judged.
 pub(super) struct Judging<'a> {
     pub rule: FloorRule,
-    /// The tap's values went through a quantiser or hang on an unforced selection.
-    pub steps: bool,
+    /// The tap's values went through a quantiser with steps of at most this size, relative to the
+    /// value.
+    pub steps: Option<f64>,
     pub limits: &'a crate::metrics::Limits,
     pub isolated: bool,
+}
+
+/// Error and floor of a part of the rows.
+#[derive(Clone, Copy)]
+struct Part {
+    born: f64,
+    floor: f64,
+    excess: f64,
 }
 
 impl TapAcc {
@@ -205,14 +141,15 @@ impl TapAcc {
         let local = self.local.finish();
         let mut findings = self.findings.clone();
         findings.extend(local.finding());
-        let scale = if j.steps { j.rule.noise_steps } else { j.rule.noise };
-        let keep = |r: usize| !self.unstable.contains(&r);
-        let noise = self.noise_rows.rel_l2(keep) * scale;
-        let format = self.format_rows.rel_l2(keep);
-        let floor = (noise * noise + format * format).sqrt().max(j.rule.least);
-        let born = self.local_rows.rel_l2(keep);
-        let excess = crate::metrics::verdict::excess(born, floor);
-        let (row_excess, worst_row) = self.worst_row(floor, scale);
+        let (scale, least) = (j.rule.scale(j.steps.is_some()), j.rule.least);
+        let rows = &self.local_rows.rows;
+        let extra = j.steps.map_or(0.0, |q| j.rule.one_more(q, rows.len(), local.compared as usize));
+        // A near tie taken the other way moves its rows by a whole choice, not by a rounding:
+        // they are judged apart, by what the other choice does, or they would hide the rest.
+        let (stable, unstable) = (self.part(false, scale, extra, least), self.part(true, 1.0, extra, least));
+        let part = if unstable.excess > stable.excess { unstable } else { stable };
+        let (born, floor, excess) = (part.born, part.floor, part.excess);
+        let (row_excess, worst_row) = self.worst_row(stable.floor, scale);
         let index = self.index_counts();
         if let Some(a) = &self.local_index {
             let mut bad = a.finish();
@@ -221,9 +158,9 @@ impl TapAcc {
             findings.extend(structural(&bad));
         }
         let mut status = j.limits.judge(excess, &findings);
-        if !j.steps && row_excess > j.rule.row_slack * j.limits.elevated() {
+        if j.steps.is_none() && row_excess > j.rule.row_slack * j.limits.elevated() {
             status = Status::Suspect;
-        } else if !j.steps && row_excess > j.rule.row_slack * j.limits.ok() {
+        } else if j.steps.is_none() && row_excess > j.rule.row_slack * j.limits.ok() {
             status = status.max(Status::Elevated);
         }
         if let Some(ix) = &index
@@ -256,6 +193,7 @@ impl TapAcc {
             worst_row,
             inherited: differs && status == Status::Ok,
             unstable_rows: self.unstable.len(),
+            stepped: j.steps.is_some(),
             n: total.compared,
             status,
             index,
@@ -270,7 +208,24 @@ impl TapAcc {
         if s.duplicate + s.out_of_range + s.sentinel_inside > 0 { 0 } else { s.wrong_count_rows }
     }
 
+    /// Error and floor over the stable or the unstable rows.
+    fn part(&self, unstable: bool, scale: f64, extra: f64, least: f64) -> Part {
+        let measured = self.local_rows.first..self.local_rows.first + self.local_rows.rows.len();
+        let keep = |r: usize| measured.contains(&r) && self.unstable.contains(&r) == unstable;
+        let noise = self.noise_rows.rel_l2(keep) * scale;
+        let floor = noise.hypot(self.format_rows.rel_l2(keep)).hypot(extra).max(least);
+        let born = self.local_rows.rel_l2(keep);
+        Part { born, floor, excess: crate::metrics::verdict::excess(born, floor) }
+    }
+
+    /// The stable row that exceeds its own floor most. What a row's sum of rounded terms loses
+    /// follows the size of the terms, not of a result that cancelled or was cut to nearly nothing
+    /// (a gate that is all but closed, scores that are all but zero): rows smaller than the median
+    /// row get its floor.
     fn worst_row(&self, floor: f64, scale: f64) -> (f64, Option<usize>) {
+        let mut norms: Vec<f64> = self.local_rows.rows.iter().map(|r| r.norm2).filter(|n| *n > 0.0).collect();
+        norms.sort_unstable_by(f64::total_cmp);
+        let median = norms.get(norms.len() / 2).copied().unwrap_or(0.0);
         let mut worst = (0.0, None);
         for (i, e) in self.local_rows.rows.iter().enumerate() {
             let r = self.local_rows.first + i;
@@ -279,7 +234,7 @@ impl TapAcc {
             }
             let sq = |rows: &RowErrs| rows.row(r).map_or(0.0, |n| n.err2);
             let own = sq(&self.noise_rows) * scale * scale + sq(&self.format_rows);
-            let x = (e.err2 / own.max(floor * floor * e.norm2)).sqrt();
+            let x = (e.err2 / own.max(floor * floor * e.norm2.max(median))).sqrt();
             if x > worst.0 {
                 worst = (x, Some(r));
             }
