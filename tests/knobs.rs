@@ -266,7 +266,7 @@ fn verdict(pico: &Pico, fault: &Fault) -> (Status, Option<String>, Option<usize>
     candidate.overrides.extend(spec.plan(Golden::Ideal, &pico.config().layers).unwrap().overrides);
     let chunk = if fault.needs.chunk() { 150 } else { 0 };
     let schedule = Schedule { chunk, decode_last: if fault.needs.decode() { 24 } else { 0 } };
-    let options = CandidateOptions { golden, candidate, schedule, limits: Limits::default() };
+    let options = CandidateOptions { golden, candidate, schedule, limits: Limits::default(), config: None };
     let short = fault.needs == Needs::Short;
     let tokens = if short { &pico.tokens[..24] } else { &pico.tokens[..] };
     let c = against_candidate(&Cpu, &pico.ckpt, &pico.outer, tokens, &options, &Quiet).unwrap();

@@ -2,6 +2,7 @@
 //! the number of threads: golden `ideal`, and golden with the quantisation points that `qat` sets.
 
 use dsv4::checkpoint::Checkpoint;
+use dsv4::engine::session::Lane;
 use dsv4::engine::{Loader, Schedule, Session};
 use dsv4::kernels::{Cpu, KnobPlan, Mat};
 use dsv4::model::{LayerWeights, OuterWeights, Silent};
@@ -52,11 +53,11 @@ fn logits(n: usize, chunk: usize, decode_last: usize, plan: &KnobPlan) -> Mat {
     let tokens = tokens(n);
     let schedule = Schedule { chunk, decode_last };
     let session = Session::new(&Cpu, PICO.ckpt.config(), &tokens, schedule).unwrap();
-    let mut x = session.embed(&PICO.outer, plan, &mut Silent).unwrap();
+    let mut lane = Lane::new(plan.clone(), session.embed(&PICO.outer, plan, &mut Silent).unwrap());
     for (i, layer) in PICO.layers.iter().enumerate() {
-        x = session.layer(layer, i, &x, plan, &mut Silent).unwrap();
+        session.layer(layer, i, &mut lane, &mut Silent).unwrap();
     }
-    session.head(&PICO.outer, &x, 0, plan, &mut Silent).unwrap()
+    session.head(&PICO.outer, &lane.x, 0, plan, &mut Silent).unwrap()
 }
 
 /// The first row in which two results differ in any bit, NaNs and signs of zero included.
