@@ -92,11 +92,12 @@ pub fn run(args: &SelftestArgs, global: &Globals, out: &mut dyn Write) -> Result
 
 fn headline(r: &Selftest) -> String {
     let faults = r.rows.iter().filter(|r| !r.control);
-    let missed = faults.clone().filter(|r| !r.passed).count();
+    let missed = faults.clone().filter(|r| !r.passed && r.exercised).count();
+    let idle = faults.clone().filter(|r| !r.exercised).count();
     let controls = r.rows.iter().filter(|r| r.control);
     let alarms = controls.clone().filter(|r| !r.passed).count();
     format!(
-        "{}: {} of {} found at the right site and layer ({} plantings, {missed} missed); {alarms} alarms on {}, {} on {} A/A runs",
+        "{}: {} of {} found at the right site and layer ({} plantings, {missed} missed, {idle} that this model cannot show); {alarms} alarms on {}, {} on {} A/A runs",
         if r.passed() { "PASSED" } else { "FAILED" },
         r.kinds_found,
         count(r.kinds, "fault kind"),
@@ -113,11 +114,18 @@ fn cells(r: &Sensitivity) -> Vec<String> {
         (true, false, _) => "ALARM",
         (false, true, _) => "yes",
         (false, false, true) => "NO",
-        (false, false, false) => "NO BIT",
+        (false, false, false) => "no bit",
     };
     let at = r.tap.clone().unwrap_or_else(|| "-".into());
     let size = if r.tap.is_some() { short(r.size) } else { "-".into() };
-    vec![r.fault.clone(), r.site.clone(), r.layer.to_string(), found.into(), at.replace("layers.", ""), size]
+    vec![
+        r.fault.clone(),
+        r.site.clone(),
+        r.layer.map_or("-".into(), |l| l.to_string()),
+        found.into(),
+        at.replace("layers.", ""),
+        size,
+    ]
 }
 
 fn text(r: &Selftest, object: &Value) -> String {
@@ -143,7 +151,8 @@ fn text(r: &Selftest, object: &Value) -> String {
         ],
         r.rows.iter().map(cells),
     );
-    t += "\nsize: error over the floor at that tap; for selections the share of entries lost.\n";
+    t += "\nsize: error over the floor at that tap; for selections the share of entries lost.\n\
+          no bit: this model and layer cannot show the fault; it is neither found nor missed.\n";
     t
 }
 

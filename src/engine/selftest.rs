@@ -42,8 +42,8 @@ pub struct Sensitivity {
     pub class: char,
     /// Site that must be named.
     pub site: String,
-    /// Layer it was planted in.
-    pub layer: usize,
+    /// Layer it was planted in; `None` outside layers.
+    pub layer: Option<usize>,
     /// A harmless control, which must stay quiet.
     pub control: bool,
     /// Changed at least one bit of some tap.
@@ -69,7 +69,7 @@ pub struct Sensitivity {
 pub struct Selftest {
     /// One row a planted fault and layer.
     pub rows: Vec<Sensitivity>,
-    /// Fault kinds planted, and those found at every layer they were planted in.
+    /// Fault kinds that changed a bit, and those found wherever they did.
     pub kinds: usize,
     /// See `kinds`.
     pub kinds_found: usize,
@@ -82,9 +82,10 @@ pub struct Selftest {
 }
 
 impl Selftest {
-    /// True if every fault was found and nothing else raised an alarm.
+    /// True if every fault that changed a bit was found and nothing else raised an alarm. A fault
+    /// that this model cannot show is no pass: it is counted apart and named in the table.
     pub fn passed(&self) -> bool {
-        self.aa_alarms == 0 && self.rows.iter().all(|r| r.passed)
+        self.aa_alarms == 0 && self.rows.iter().all(|r| r.passed || !r.exercised) && self.kinds_found > 0
     }
 }
 
@@ -99,15 +100,19 @@ pub fn selftest<O: Ops + Clone + Send + 'static>(
 ) -> Result<Selftest> {
     let c = ckpt.config();
     let wanted = |f: &&Fault| options.only.as_ref().is_none_or(|o| f.name.contains(o.as_str()));
-    let mut jobs: Vec<(&Fault, usize, bool)> = Vec::new();
+    let mut jobs: Vec<(&Fault, Option<usize>, bool)> = Vec::new();
     for (list, control) in [(FAULTS, false), (CONTROLS, true)] {
         for f in list.iter().filter(wanted) {
+            if f.site().outside_layers() {
+                jobs.push((f, None, control));
+                continue;
+            }
             let mut layers: Vec<usize> =
                 (0..c.num_hidden_layers).filter(|l| f.layers.holds(&c.layers[*l])).collect();
             if !options.every_layer && layers.len() > 2 {
                 layers = vec![layers[0], layers[layers.len() - 1]];
             }
-            jobs.extend(layers.into_iter().map(|l| (f, l, control)));
+            jobs.extend(layers.into_iter().map(|l| (f, Some(l), control)));
         }
     }
     progress.begin("planting faults", jobs.len() + options.aa_runs);
@@ -169,10 +174,10 @@ fn planted<O: Ops + Clone + Send + 'static>(
     outer: &OuterWeights<O>,
     tokens: &[u32],
     fault: &Fault,
-    layer: usize,
+    layer: Option<usize>,
 ) -> Result<Candidate> {
     let mut plan = KnobPlan::default();
-    plan.push(Some(vec![layer]), fault.phase, &fault.settings())?;
+    plan.push(layer.map(|l| vec![l]), fault.phase, &fault.settings())?;
     let schedule = match fault.needs {
         Needs::Chunk | Needs::Chunks | Needs::HorizonChunks => Schedule { chunk: CHUNK, decode_last: 0 },
         Needs::Decode | Needs::HorizonDecode => Schedule { chunk: 0, decode_last: DECODE },
@@ -192,11 +197,11 @@ fn planted<O: Ops + Clone + Send + 'static>(
     compare(ops, ckpt, outer, tokens, golden, plan, schedule, config)
 }
 
-fn judge(fault: &Fault, layer: usize, control: bool, run: &Candidate) -> Sensitivity {
+fn judge(fault: &Fault, layer: Option<usize>, control: bool, run: &Candidate) -> Sensitivity {
     let v = &run.verdict;
     let site = fault.site().to_string();
     let row = v.tap.as_ref().and_then(|t| run.rows.iter().find(|r| r.tap == *t));
-    let right = v.layer == Some(layer) && v.site.as_deref() == Some(site.as_str());
+    let right = v.layer == layer && v.site.as_deref() == Some(site.as_str());
     let mut passed = v.status == Status::Suspect && right;
     let mut tap = v.tap.clone();
     let (mut signal, mut size) = match row {
@@ -213,7 +218,7 @@ fn judge(fault: &Fault, layer: usize, control: bool, run: &Candidate) -> Sensiti
         let flips = run
             .rows
             .iter()
-            .find(|r| r.layer == Some(layer) && r.index.as_ref().is_some_and(|i| i.near_tie_flips > 0));
+            .find(|r| r.layer == layer && r.index.as_ref().is_some_and(|i| i.near_tie_flips > 0));
         if let Some(r) = flips.filter(|r| r.site == site && v.status != Status::Suspect) {
             let i = r.index.as_ref().map_or(0, |i| i.near_tie_flips);
             (passed, tap, signal, size) =

@@ -65,6 +65,10 @@ impl Site {
             Site::Head => "head",
         }
     }
+    /// True for embedding and head, which belong to no layer.
+    pub fn outside_layers(self) -> bool {
+        matches!(self, Site::Embed | Site::Head)
+    }
     /// The site of that name.
     pub fn parse(s: &str) -> Option<Site> {
         Site::ALL.into_iter().find(|x| x.name() == s)
