@@ -132,3 +132,22 @@ fn unusable_comparisons_have_their_own_exit_codes() {
     let r = dsv4(tmp.path(), &["diff-layers", "--against", strange.to_str().unwrap(), "--token-ids", &ids]);
     assert_eq!(r.status.code(), Some(5));
 }
+
+/// Catches scores compared at the wrong width once a prompt takes more than one internal block.
+#[test]
+fn index_scores_of_a_long_prompt_are_compared() {
+    let tmp = tempfile::tempdir().unwrap();
+    let ids = prompt(tmp.path(), 1100);
+    let out = tmp.path().join("long.safetensors");
+    for (spec, status) in [("none", "ok"), ("relu_off@1", "suspect")] {
+        let taps = "layers.1.indexer.*,layers.1.index.topk,layers.*.out";
+        let path = out.to_str().unwrap();
+        let r = dsv4(
+            tmp.path(),
+            &["dump", "--token-ids", &ids, "--taps", taps, "--kernels", spec, "--out", path],
+        );
+        assert!(r.status.success(), "{}", String::from_utf8_lossy(&r.stderr));
+        let (v, _) = against(tmp.path(), &out, &[]);
+        assert_eq!(v["verdict"]["status"], status, "{spec}: {}", v["verdict"]);
+    }
+}

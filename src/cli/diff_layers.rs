@@ -225,11 +225,12 @@ fn against(
 }
 
 /// True if the dump lies nearer to golden `a` than to golden `b`: tap by tap, by the ratio of the
-/// errors born there, each counting `e` at most. So neither one large fault nor the precision the
-/// errors are judged by decides which golden a run meant. Taps that hang on unseen near ties have
-/// a say only where no others tell the two apart.
+/// errors born there (in rows that hang on no unseen near tie, if there are such), each counting
+/// `e` at most. So neither one large fault nor the precision the errors are judged by decides
+/// which golden a run meant. Taps with unseen near ties have a say only where no others tell the
+/// two apart.
 fn nearer(a: &[TapRow], b: &[TapRow]) -> bool {
-    let own = |r: &TapRow| r.index.as_ref().map_or(r.local_rel_l2, |i| 1.0 - i.local_overlap);
+    let own = |r: &TapRow| r.index.as_ref().map_or(r.firm_rel_l2, |i| 1.0 - i.local_overlap);
     let vote = |a: f64, b: f64| if a == b { 0.0 } else { (b / a).ln().clamp(-1.0, 1.0) };
     let sum = |all: bool| -> f64 {
         let told = a.iter().zip(b).filter(|(a, b)| all || a.unstable_rows + b.unstable_rows == 0);

@@ -163,7 +163,7 @@ impl<'a> Comparer<'a> {
 
     fn against(&mut self, role: Role, id: TapId, row0: usize, m: &mut Mat) {
         let Some(dump) = self.dump else { return };
-        let measured = dump.rows(id, row0, row0 + m.rows);
+        let measured = dump.rows(id, row0, row0 + m.rows).map(|(a, x)| (a, first_columns(x, m.cols)));
         let sized = id.tap == Tap::RouterWeights
             && !id.layer.is_some_and(|l| dump.has(TapId { layer: Some(l), tap: Tap::RouterTopk }));
         if role == Role::Noise {
@@ -304,4 +304,14 @@ impl<O: Ops> LaneObserver<O> for Comparer<'_> {
         self.index_of(role, at, ids);
         Ok(())
     }
+}
+
+/// The first `cols` columns: a dump stores scores of every entry of the sequence, a block knows
+/// those that exist so far, and no row of it sees more.
+fn first_columns(x: Mat, cols: usize) -> Mat {
+    if x.cols <= cols {
+        return x;
+    }
+    let data = x.data.chunks_exact(x.cols).flat_map(|row| row[..cols].iter().copied()).collect();
+    Mat::new(x.rows, cols, data)
 }

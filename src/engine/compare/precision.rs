@@ -90,14 +90,14 @@ const SURE: usize = 6;
 /// reaches at most two.
 const SHARE: f64 = 0.6;
 
-/// Excess up to which a precision counts as the explanation of nine products in ten: half the
-/// limit of `elevated`.
-const EXPLAINED: f64 = 4.0;
+/// Share of the products that the right precision explains even when something is wrong: a fault
+/// at every layer of a dump of a few taps a layer may reach half of them.
+const EXPLAINED: f64 = 0.4;
 
 /// What the errors of the products say about the precision of a run.
 pub(super) struct Products {
-    /// Excess of every product that no quantiser follows.
-    excess: Vec<f64>,
+    /// Excess of every product that no quantiser follows, as a whole and of its calmer rows.
+    excess: Vec<(f64, f64)>,
     /// A selection flips beyond near ties, or a quantised product is beyond its floor.
     others: bool,
 }
@@ -130,27 +130,30 @@ impl Products {
             rows.iter().filter(product).partition(|r| r.stepped);
         let beyond = |r: &&TapRow| r.excess > Limits::default().elevated();
         Products {
-            excess: smooth.iter().map(|r| r.excess).collect(),
+            excess: smooth.iter().map(|r| (r.excess, r.calm_excess)).collect(),
             others: stepped.iter().any(beyond)
                 || rows.iter().any(|r| r.index.as_ref().is_some_and(|i| i.real_flips > 0)),
         }
     }
 
     /// True if the run must have been coarser than it was judged by, or something is wrong with
-    /// most of it. Without smooth products only selections and quantised ones can tell.
+    /// most of it. A precision shows in every product, so the first must show it too: what is wrong
+    /// from some layer on leaves it alone. Without smooth products only selections and quantised
+    /// ones can tell.
     pub fn coarse(&self) -> bool {
-        let off = self.excess.iter().filter(|x| **x > Limits::default().elevated()).count();
-        if self.excess.is_empty() { self.others } else { off as f64 >= SHARE * self.excess.len() as f64 }
+        let beyond = |e: &(f64, f64)| e.1 > Limits::default().elevated();
+        let Some(first) = self.excess.first() else { return self.others };
+        let off = self.excess.iter().filter(|e| beyond(e)).count();
+        beyond(first) && off as f64 >= SHARE * self.excess.len() as f64
     }
 
-    /// True if the precision the products were judged by explains them.
+    /// True if the precision the products were judged by is that of the run: it explains the first
+    /// of few, or a good part of many, whatever is wrong with the others.
     pub fn explained(&self) -> bool {
-        let mut e = self.excess.clone();
-        e.sort_unstable_by(f64::total_cmp);
-        match e.len() {
-            0 => !self.others,
-            n => e[(n * 9 / 10).min(n - 1)] <= EXPLAINED,
-        }
+        let fine = |e: &(f64, f64)| e.0 <= Limits::default().ok();
+        let Some(first) = self.excess.first() else { return !self.others };
+        let n = self.excess.iter().filter(|e| fine(e)).count();
+        n as f64 >= EXPLAINED * self.excess.len() as f64 || (!self.sure() && fine(first))
     }
 
     /// True if there are so many of them that no fault could pass for a precision.

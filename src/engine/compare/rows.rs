@@ -1,6 +1,6 @@
 //! Per-tap accumulators and the finished row.
 
-use super::floor::{FloorRule, RowErrs};
+use super::floor::{FloorRule, RowErr, RowErrs};
 use crate::metrics::overlap_total::{OverlapAccum, OverlapStats};
 use crate::metrics::{ErrorAccum, Finding, Status};
 use crate::model::TapId;
@@ -104,6 +104,12 @@ pub struct TapRow {
     /// Noise moves this tap in steps of a quantiser, so its floor depends little on the precision.
     #[serde(skip)]
     pub stepped: bool,
+    /// Excess that nine rows in ten reach: a run's precision shows in all of them, a fault may not.
+    #[serde(skip)]
+    pub calm_excess: f64,
+    /// Error born in the rows that hang on no near tie; all rows if there are none such.
+    #[serde(skip)]
+    pub firm_rel_l2: f64,
     /// Elements compared.
     pub n: u64,
     /// The judgement of this tap.
@@ -142,14 +148,19 @@ impl TapAcc {
         let mut findings = self.findings.clone();
         findings.extend(local.finding());
         let (scale, least) = (j.rule.scale(j.steps.is_some()), j.rule.least);
-        let rows = &self.local_rows.rows;
-        let extra = j.steps.map_or(0.0, |q| j.rule.one_more(q, rows.len(), local.compared as usize));
+        let extra =
+            j.steps.map_or(0.0, |q| j.rule.one_more(q, self.local_rows.rows.len(), local.compared as usize));
         // A near tie taken the other way moves its rows by a whole choice, not by a rounding:
         // they are judged apart, by what the other choice does, or they would hide the rest.
         let (stable, unstable) = (self.part(false, scale, extra, least), self.part(true, 1.0, extra, least));
         let part = if unstable.excess > stable.excess { unstable } else { stable };
         let (born, floor, excess) = (part.born, part.floor, part.excess);
-        let (row_excess, worst_row) = self.worst_row(stable.floor, scale);
+        let mut rows = self.row_excesses(stable.floor, scale);
+        let firm = rows.iter().filter(|(r, x)| *x > 0.0 && !self.unstable.contains(r));
+        let worst = firm.max_by(|a, b| a.1.total_cmp(&b.1)).copied();
+        let (worst_row, row_excess) = (worst.map(|w| w.0), worst.map_or(0.0, |w| w.1));
+        rows.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));
+        let calm_excess = rows.get(rows.len() / 10).map_or(0.0, |r| r.1);
         let index = self.index_counts();
         if let Some(a) = &self.local_index {
             let mut bad = a.finish();
@@ -194,6 +205,8 @@ impl TapAcc {
             inherited: differs && status == Status::Ok,
             unstable_rows: self.unstable.len(),
             stepped: j.steps.is_some(),
+            calm_excess,
+            firm_rel_l2: if self.unstable.len() < self.local_rows.rows.len() { stable.born } else { born },
             n: total.compared,
             status,
             index,
@@ -218,28 +231,23 @@ impl TapAcc {
         Part { born, floor, excess: crate::metrics::verdict::excess(born, floor) }
     }
 
-    /// The stable row that exceeds its own floor most. What a row's sum of rounded terms loses
-    /// follows the size of the terms, not of a result that cancelled or was cut to nearly nothing
-    /// (a gate that is all but closed, scores that are all but zero): rows smaller than the median
-    /// row get its floor.
-    fn worst_row(&self, floor: f64, scale: f64) -> (f64, Option<usize>) {
-        let mut norms: Vec<f64> = self.local_rows.rows.iter().map(|r| r.norm2).filter(|n| *n > 0.0).collect();
+    /// Every row's error over its own floor. What a row's sum of rounded terms loses follows the
+    /// size of the terms, not of a result that cancelled or was cut to nearly nothing (a gate that
+    /// is all but closed, scores that are all but zero): rows smaller than the median row get its
+    /// floor.
+    fn row_excesses(&self, floor: f64, scale: f64) -> Vec<(usize, f64)> {
+        let rows = &self.local_rows;
+        let mut norms: Vec<f64> = rows.rows.iter().map(|r| r.norm2).filter(|n| *n > 0.0).collect();
         norms.sort_unstable_by(f64::total_cmp);
         let median = norms.get(norms.len() / 2).copied().unwrap_or(0.0);
-        let mut worst = (0.0, None);
-        for (i, e) in self.local_rows.rows.iter().enumerate() {
-            let r = self.local_rows.first + i;
-            if self.unstable.contains(&r) || e.err2 == 0.0 {
-                continue;
-            }
+        let one = |(i, e): (usize, &RowErr)| {
+            let r = rows.first + i;
             let sq = |rows: &RowErrs| rows.row(r).map_or(0.0, |n| n.err2);
             let own = sq(&self.noise_rows) * scale * scale + sq(&self.format_rows);
-            let x = (e.err2 / own.max(floor * floor * e.norm2.max(median))).sqrt();
-            if x > worst.0 {
-                worst = (x, Some(r));
-            }
-        }
-        worst
+            let floor2 = own.max(floor * floor * e.norm2.max(median));
+            (r, if e.err2 == 0.0 { 0.0 } else { (e.err2 / floor2).sqrt() })
+        };
+        rows.rows.iter().enumerate().map(one).collect()
     }
 
     fn index_counts(&self) -> Option<IndexCounts> {
