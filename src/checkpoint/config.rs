@@ -1,6 +1,6 @@
 //! The model's configuration, in our own words: what every other layer of the crate reads.
 //!
-//! Reading `config.json` (three dialects) is [`read`]'s job; this file holds the plain data and the rules any dialect must obey.
+//! Reading `config.json` (three dialects) is `read`'s job; this file holds the plain data and the rules any dialect must obey.
 
 mod keys;
 mod read;

@@ -55,7 +55,7 @@ pub struct DiffLayersArgs {
     /// Excess up to which a tap is elevated; above it is suspect
     #[arg(long, value_name = "X", default_value_t = 8.0)]
     pub elevated: f64,
-    /// Run directory for CSV and JSON [default: dsv4-runs/diff-layers-<hash of the inputs>]
+    /// Run directory for CSV and JSON [default: dsv4-runs/diff-layers-HASH, a hash of the inputs]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print one JSON object (schema dsv4.diff-layers/1) instead of tables

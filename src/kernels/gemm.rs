@@ -17,7 +17,7 @@ pub const RUN: usize = 16;
 /// Terms of one block; a panel of that many rows stays in the first-level cache.
 pub const KC: usize = 256;
 
-/// A weight `[n, k]` (`out, in`) packed into panels of [`NR`] output columns, `k`-major inside.
+/// A weight `[n, k]` (`out, in`) packed into panels of `NR` output columns, `k`-major inside.
 #[derive(Debug, Clone, Default)]
 pub struct Packed {
     /// Output features.

@@ -1,6 +1,6 @@
 //! Every operation alone against golden, at a real model's sizes on seeded synthetic data.
 //!
-//! No checkpoint and no forward pass: a [`Bench`] holds weights, [`Bench::case`] makes the data of
+//! No checkpoint and no forward pass: a `Bench` holds weights, `Bench::case` makes the data of
 //! one case, and the closure it returns calls the operations of [`Ops`] with whatever knobs it is
 //! given. It is called four times: with golden's knobs, with the path's, with the path's declared
 //! formats alone (the floor of an ideal kernel) and with everything in bf16 (how much this data

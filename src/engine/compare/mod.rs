@@ -1,7 +1,7 @@
 //! Comparing paths tap by tap: what the formats explain, what they do not, and where an error is
 //! born.
 //!
-//! Lanes run in lockstep ([`crate::engine::session::Lane`]); a [`Comparer`] watches them.
+//! Lanes run in lockstep ([`crate::engine::session::Lane`]); a `Comparer` watches them.
 //!
 //! * Against a **dump**: lane `Golden` runs free and gives the total error. Lane `Local` is golden
 //!   again, but after every tap the dump's own values replace golden's, so each tap is golden
