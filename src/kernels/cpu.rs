@@ -2,6 +2,8 @@
 //!
 //! Each op rounds its inputs and outputs as its knobs say around exact f32 arithmetic; at golden
 //! settings no rounding happens and the exact result comes out bit for bit.
+//!
+//! One file because it is one table: each method of the trait, and which kernel serves it.
 
 use super::gemm::{self, Packed};
 use super::knobs::*;

@@ -6,6 +6,8 @@
 //! and decode, any chunking and any thread count give the same bits, which a general GEMM library
 //! does not promise. Measured beside the `gemm` crate in `benches/product.rs`: about as fast at
 //! most sizes of the built-in model, slower for one row and for weights larger than the caches.
+//!
+//! One file because its three instruction-set paths must be read side by side: they give the same bits.
 
 use super::mat::{Mat, par_rows};
 
