@@ -6,7 +6,7 @@ use super::mat::{Index, Mat};
 use super::ops::IndexShape;
 use super::round::round_row;
 use super::simd::LANES;
-use super::values::{Fmt, Tie, Visible};
+use super::values::{Tie, Visible};
 use multiversion::multiversion;
 use rayon::prelude::*;
 
@@ -244,13 +244,6 @@ pub fn width(total: usize, s: &IndexShape, t: &TopkKnobs) -> usize {
     let w = if t.width == 0 { s.topk } else { t.width as usize };
     let w = if t.halved { w / 2 } else { w };
     w.min(total)
-}
-
-/// Rounds scores as stored; exposed for comparers that recompute a margin.
-pub fn stored(score: f32, f: Fmt) -> f32 {
-    let mut v = [score];
-    round_row(&mut v, f);
-    v[0]
 }
 
 #[cfg(test)]
