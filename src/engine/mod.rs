@@ -3,6 +3,7 @@
 pub mod check;
 pub mod compare;
 pub mod dump;
+pub mod grid;
 pub mod interrupt;
 pub mod load;
 pub mod pass;
