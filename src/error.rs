@@ -93,6 +93,11 @@ impl Error {
     pub fn io(path: &Path, action: &str, e: &std::io::Error) -> Self {
         Self::input(format!("cannot {action}: {e}")).file(path)
     }
+    /// Says first what was being looked at.
+    pub fn context(mut self, what: impl std::fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
     /// Names the file. The first name given stays: the innermost frame knows best.
     pub fn file(mut self, path: impl AsRef<Path>) -> Self {
         self.file.get_or_insert_with(|| path.as_ref().to_path_buf());

@@ -18,16 +18,16 @@ use crate::model::{
 /// entry), so this bounds memory and changes no bit. Small enough that the streams of a block of
 /// the built-in model stay in the second-level caches from one operation to the next, and a whole
 /// number of tasks.
-const BLOCK_TOKENS: usize = 3 * TASK_ROWS;
+pub(super) const BLOCK_TOKENS: usize = 3 * TASK_ROWS;
 
 /// As above for the expert half, where experts stay decoded between blocks, and where every block
 /// decodes them anew.
-const FFN_TOKENS: (usize, usize) = (6 * TASK_ROWS, 48 * TASK_ROWS);
+pub(super) const FFN_TOKENS: (usize, usize) = (6 * TASK_ROWS, 48 * TASK_ROWS);
 
 /// Tokens of one block, and of one block of the expert half, of layers in which a path has knobs set. Some knobs look
 /// at what a block holds (a future token, the entries there are, the rows of an expert): what they do must not depend
 /// on the number of threads.
-const KNOB_TOKENS: (usize, usize) = (1024, 4096);
+pub(super) const KNOB_TOKENS: (usize, usize) = (1024, 4096);
 
 /// One path of a lockstep run.
 pub struct Lane<O: Ops> {
@@ -108,7 +108,7 @@ impl Schedule {
             let end = (c + chunk).min(prefill);
             for from in (c..end).step_by(block) {
                 let to = (from + block).min(end);
-                out.push(Block { from, to, phase: Phase::Prefill, chunk_start: from == c });
+                out.push(Block { from, to, phase: Phase::Prefill, chunk_start: from == c, read: true });
             }
         }
         out.extend((prefill..t).map(|p| Block {
@@ -116,9 +116,33 @@ impl Schedule {
             to: p + 1,
             phase: Phase::Decode,
             chunk_start: true,
+            read: true,
         }));
         out
     }
+}
+
+/// Fails unless `config` can run `tokens`.
+pub(super) fn check_tokens(config: &Config, tokens: &[u32]) -> Result<()> {
+    if tokens.is_empty() {
+        return Err(Error::input("the prompt is empty").hint("give at least one token"));
+    }
+    if let Some((i, t)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= config.vocab_size) {
+        return Err(Error::input(format!(
+            "token id {t} at position {i} is outside the vocabulary of {} ids",
+            config.vocab_size
+        ))
+        .hint("the prompt was tokenised for another model"));
+    }
+    if tokens.len() > config.max_position_embeddings {
+        return Err(Error::input(format!(
+            "the prompt has {} tokens, the model has {} positions",
+            tokens.len(),
+            config.max_position_embeddings
+        ))
+        .hint("shorten the prompt, or use a checkpoint with more positions"));
+    }
+    Ok(())
 }
 
 /// A sequence and everything that does not depend on the path.
@@ -136,24 +160,7 @@ pub struct Session<'a, O: Ops> {
 impl<'a, O: Ops> Session<'a, O> {
     /// Checks the tokens against the model and prepares tables.
     pub fn new(ops: &'a O, config: &'a Config, tokens: &'a [u32], schedule: Schedule) -> Result<Self> {
-        if tokens.is_empty() {
-            return Err(Error::input("the prompt is empty").hint("give at least one token"));
-        }
-        if let Some((i, t)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= config.vocab_size) {
-            return Err(Error::input(format!(
-                "token id {t} at position {i} is outside the vocabulary of {} ids",
-                config.vocab_size
-            ))
-            .hint("the prompt was tokenised for another model"));
-        }
-        if tokens.len() > config.max_position_embeddings {
-            return Err(Error::input(format!(
-                "the prompt has {} tokens, the model has {} positions",
-                tokens.len(),
-                config.max_position_embeddings
-            ))
-            .hint("shorten the prompt, or use a checkpoint with more positions"));
-        }
+        check_tokens(config, tokens)?;
         Ok(Session { ops, config, tokens, schedule, ropes: RopeTables::new(config, tokens.len()) })
     }
 
@@ -239,7 +246,13 @@ impl<'a, O: Ops> Session<'a, O> {
         lanes: &mut [Lane<O>],
         obs: &mut dyn LaneObserver<O>,
     ) -> Result<()> {
-        let ctx = LayerCtx { config: self.config, layer, ropes: &self.ropes, tokens: self.tokens };
+        let ctx = LayerCtx {
+            config: self.config,
+            layer,
+            ropes: &self.ropes,
+            tokens: self.tokens,
+            total: self.tokens.len(),
+        };
         let knobs = lanes.iter().any(|l| l.plan.overrides.iter().any(|o| !o.settings.is_empty()));
         let mut caches: Vec<_> = lanes.iter().map(|_| LayerCache::new(self.ops, self.config)).collect();
         for (lane, cache) in lanes.iter_mut().zip(&mut caches) {
@@ -284,7 +297,7 @@ impl<'a, O: Ops> Session<'a, O> {
         for (a, z, phase) in [(0, prefill, Phase::Prefill), (prefill, t, Phase::Decode)] {
             for from in (a..z).step_by(tokens) {
                 let to = (from + tokens).min(z);
-                out.push(Block { from, to, phase, chunk_start: from == a });
+                out.push(Block { from, to, phase, chunk_start: from == a, read: true });
             }
         }
         out

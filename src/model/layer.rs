@@ -27,6 +27,10 @@ pub struct Block {
     /// True if a prefill chunk as the user sees it (or a decode step) starts here. Blocks that
     /// only bound memory do not, and nothing may depend on them.
     pub chunk_start: bool,
+    /// False where nobody reads what the layer makes of these positions: attention then computes
+    /// only what later positions read of them (keys, values, entries) and hands the streams back
+    /// as they came. So it is for most of a prompt in the last layer.
+    pub read: bool,
 }
 
 /// The YaRN scaling of the released models.
@@ -76,8 +80,10 @@ pub struct LayerCtx<'a> {
     pub layer: usize,
     /// Rotary tables.
     pub ropes: &'a RopeTables,
-    /// All token ids of the sequence.
+    /// Token ids; row `from` of a block belongs to `tokens[from]`.
     pub tokens: &'a [u32],
+    /// Tokens of the whole sequence.
+    pub total: usize,
 }
 
 impl LayerCtx<'_> {
@@ -132,6 +138,21 @@ impl<O: Ops> LayerCache<O> {
     pub fn reuse(&mut self, previous: Option<Index>) {
         self.stray.previous = previous;
         self.stray.keep = true;
+    }
+    /// A copy, for another continuation of the same tokens.
+    pub fn fork(&self) -> Self {
+        LayerCache {
+            kv: self.kv.clone(),
+            comp: self.comp.clone(),
+            keys: self.keys.clone(),
+            pool: self.pool.clone(),
+            index_pool: self.index_pool.clone(),
+            stray: self.stray.clone(),
+        }
+    }
+    /// Compressed entries so far `[N, C]`, as attention reads them.
+    pub fn compressed(&self) -> &O::T {
+        &self.comp
     }
     /// The selection kept for the next CSA layer: this layer's, or what it was given.
     pub fn selection(self) -> Option<Index> {
@@ -200,12 +221,16 @@ pub fn attention_half<O: Ops>(
     }
     let (heads, eps, dtype) = (c.num_attention_heads, c.rms_norm_eps, k.linear.out_dtype);
 
-    let qr = ops.linear(&a, &w.wq_a, &k.linear);
-    let qr = ops.rms_norm(&qr, &w.q_norm, eps, dtype);
-    let q = ops.linear(&qr, &w.wq_b, &k.linear);
-    let q = ops.head_norm(q, heads, eps, &k.linear);
-    let mut q = ops.rope(q, heads, table, pos0, k.linear.pairing, dtype);
-    taps.tensor(ctx.id(Tap::AttnQ), pos0, &mut q)?;
+    let mut queries = None;
+    if b.read {
+        let qr = ops.linear(&a, &w.wq_a, &k.linear);
+        let qr = ops.rms_norm(&qr, &w.q_norm, eps, dtype);
+        let q = ops.linear(&qr, &w.wq_b, &k.linear);
+        let q = ops.head_norm(q, heads, eps, &k.linear);
+        let mut q = ops.rope(q, heads, table, pos0, k.linear.pairing, dtype);
+        taps.tensor(ctx.id(Tap::AttnQ), pos0, &mut q)?;
+        queries = Some((qr, q));
+    }
 
     let kv = ops.linear(&a, &w.wkv, &k.linear);
     let kv = ops.rms_norm(&kv, &w.kv_norm, eps, dtype);
@@ -243,10 +268,14 @@ pub fn attention_half<O: Ops>(
             chunk_from: cache.stray.chunk_from,
         };
 
-        let qi = ops.index_proj(&qr, &iw.wq_b, 1.0, ik);
-        let qi = ops.rope(qi, ih, own, pos0, ik.pairing, ik.in_dtype);
-        let mut qi = ops.index_encode(qi, ih, Side::Query, ik)?;
-        taps.tensor(ctx.id(Tap::IndexerQ), pos0, &mut qi)?;
+        let mut index_q = None;
+        if let Some((qr, _)) = &queries {
+            let qi = ops.index_proj(qr, &iw.wq_b, 1.0, ik);
+            let qi = ops.rope(qi, ih, own, pos0, ik.pairing, ik.in_dtype);
+            let mut qi = ops.index_encode(qi, ih, Side::Query, ik)?;
+            taps.tensor(ctx.id(Tap::IndexerQ), pos0, &mut qi)?;
+            index_q = Some(qi);
+        }
 
         let entry0 = ops.keys_len(&cache.keys);
         if !ik.carry && b.chunk_start && pos0 > 0 {
@@ -277,24 +306,27 @@ pub fn attention_half<O: Ops>(
         taps.tensor(ctx.id(Tap::IndexerK), entry0, &mut ki)?;
         ops.keys_append(&mut cache.keys, &ki);
 
-        let scale = 1.0 / ((c.index_head_dim * ih) as f32).sqrt();
-        let mut wi = ops.index_proj(&a, &iw.weights_proj, scale, ik);
-        taps.tensor(ctx.id(Tap::IndexerWeights), pos0, &mut wi)?;
+        if let Some(qi) = index_q {
+            let scale = 1.0 / ((c.index_head_dim * ih) as f32).sqrt();
+            let mut wi = ops.index_proj(&a, &iw.weights_proj, scale, ik);
+            taps.tensor(ctx.id(Tap::IndexerWeights), pos0, &mut wi)?;
 
-        let width = index::width(ctx.tokens.len() / spec.ratio, &s, &k.topk);
-        let mut ids = if wants_scores {
-            let mut scores = ops.index_scores(&qi, &wi, &cache.keys, pos0, &s, ik);
-            taps.tensor(ctx.id(Tap::IndexerScores), pos0, &mut scores)?;
-            ops.topk(&scores, pos0, width, &s, ik, &k.topk)
-        } else {
-            ops.index_topk(&qi, &wi, &cache.keys, pos0, width, &s, ik, &k.topk)
-        };
-        cache.stray.reuse(&mut ids, pos0, k.topk.reuse);
-        taps.index(ctx.id(Tap::IndexTopk), pos0, &mut ids)?;
-        cache.stray.keep(&ids);
-        chosen = Some(ids);
+            let width = index::width(ctx.total / spec.ratio, &s, &k.topk);
+            let mut ids = if wants_scores {
+                let mut scores = ops.index_scores(&qi, &wi, &cache.keys, pos0, &s, ik);
+                taps.tensor(ctx.id(Tap::IndexerScores), pos0, &mut scores)?;
+                ops.topk(&scores, pos0, width, &s, ik, &k.topk)
+            } else {
+                ops.index_topk(&qi, &wi, &cache.keys, pos0, width, &s, ik, &k.topk)
+            };
+            cache.stray.reuse(&mut ids, pos0, k.topk.reuse);
+            taps.index(ctx.id(Tap::IndexTopk), pos0, &mut ids)?;
+            cache.stray.keep(&ids);
+            chosen = Some(ids);
+        }
     }
 
+    let Some((_, q)) = queries else { return Ok(x) };
     let s =
         AttnShape { heads, dim: c.head_dim, window: c.sliding_window, ratio: spec.ratio, sinks: &w.sinks };
     let (o, mut lse) = ops.attention(&q, &cache.kv, &cache.comp, chosen.as_ref(), pos0, &s, &k.attn);
@@ -350,7 +382,7 @@ pub fn ffn_half<O: Ops>(
         limit: c.swiglu_limit,
         factor: c.routed_scaling_factor,
         topk: c.num_experts_per_tok,
-        batch: if b.phase == Phase::Decode { 1 } else { ctx.tokens.len() },
+        batch: if b.phase == Phase::Decode { 1 } else { ctx.total },
     };
     let (pos0, mut taps) = (b.from, Taps { ops, obs, phase: b.phase });
 

@@ -20,6 +20,20 @@ pub(super) struct Stray<O: Ops> {
     written: O::T,
 }
 
+// Derived, it would ask the backend itself to be `Clone`.
+impl<O: Ops> Clone for Stray<O> {
+    fn clone(&self) -> Self {
+        Stray {
+            chunk_from: self.chunk_from,
+            previous: self.previous.clone(),
+            own: self.own.clone(),
+            keep: self.keep,
+            last: self.last.clone(),
+            written: self.written.clone(),
+        }
+    }
+}
+
 impl<O: Ops> Stray<O> {
     pub fn new(ops: &O) -> Self {
         let written = ops.upload(Mat::default());

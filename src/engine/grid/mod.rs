@@ -4,11 +4,31 @@
 //! tokens, and every node is computed once. In the last layer only what is graded is computed, the
 //! rest of the tokens only write their keys and values there.
 
+mod grade;
+mod rank;
+mod run;
+mod tree;
+
+use crate::kernels::KnobPlan;
 use std::ops::Range;
 
+pub use run::{cost, grade};
+
+/// One choice of kernels that every prompt goes through.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GridPath {
+    /// What reports call it.
+    pub name: String,
+    /// Its knobs; another `index_topk` is the knob `topk.width`.
+    pub plan: KnobPlan,
+}
+
 /// A prompt with its answer, to be graded by teacher forcing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Job {
+    /// Prompts of one document share the work of common prefixes; prompts of different documents never do, so that
+    /// what a document gives does not depend on which others run beside it.
+    pub document: usize,
     /// Prompt and answer, token by token. The last token is the answer's last.
     pub tokens: Vec<u32>,
     /// Index of the answer's first token in `tokens`; at least 1.
