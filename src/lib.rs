@@ -7,6 +7,7 @@
 
 pub mod checkpoint;
 pub mod cli;
+pub mod encoding;
 pub mod engine;
 pub mod error;
 pub mod kernels;

@@ -1,0 +1,244 @@
+//! The worked examples, the constants, and the corners of the published rules.
+
+use super::constants::*;
+use super::*;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+const MODES: [Mode; 2] = [Mode::Chat, Mode::Thinking];
+
+fn sha256(text: &str) -> String {
+    Sha256::digest(text).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Catches a constant that is not byte for byte the published one.
+#[test]
+fn constants_have_their_published_hashes() {
+    for (text, bytes, hash) in [
+        (EFFORT_HIGH, 476, "f7a24f3b3050d4a83781e9b755b316aae2ec1d9dc87562541d90bcb04d7350f7"),
+        (EFFORT_MAX, 528, "53fb31b8392ec5b4a926481943efc67636748f137c1a49d493a7af4d4fa55d2c"),
+        (&tools_preamble(false), 890, "c7c9042638154a237b5d1bd48be772374a35a4d24c5cacfd1ffbd92703da329c"),
+        (&tools_preamble(true), 884, "2ae2ff83edf990187ed419c4e2901bb9ea6ce2129eb503ac543b258e7de8231d"),
+        (TOOLS_END, 99, "690702850fe256512cb1ee67c4e436ecb3e735c71ebee77ca45ff357a75fb5a7"),
+    ] {
+        assert_eq!((text.len(), sha256(text).as_str()), (bytes, hash));
+    }
+}
+
+/// `B U A E T /T S` stand for tokens, everything else for itself; single spaces separate.
+fn spelled_out(symbols: &str) -> String {
+    let symbol = |s| match s {
+        "B" => BOS,
+        "U" => USER,
+        "A" => ASSISTANT,
+        "E" => EOS,
+        "T" => THINK,
+        "/T" => THINK_END,
+        "S" => SYSTEM,
+        other => other,
+    };
+    symbols.split(' ').map(symbol).collect()
+}
+
+fn text(messages: &[Message], options: &EncodeOptions) -> String {
+    let r = render(messages, options).unwrap();
+    let joined: String = r.spans.iter().map(|s| &r.text[s.range.clone()]).collect();
+    assert_eq!(joined, r.text, "spans leave no gap");
+    for c in &r.control {
+        assert!(CONTROL.iter().any(|(t, _)| *t == &r.text[c.clone()]), "{c:?}");
+    }
+    r.text
+}
+
+pub(super) fn turns() -> Vec<Message> {
+    vec![
+        Message::system("sys"),
+        Message::user("a1"),
+        Message::assistant("b1").reasoning("r1"),
+        Message::user("c1"),
+    ]
+}
+
+pub(super) fn tool() -> serde_json::Value {
+    json!({"name": "f", "description": "é", "parameters": {"type": "object", "properties": {"s": {"type": "string"}}}})
+}
+
+pub(super) fn with_tools() -> Vec<Message> {
+    vec![
+        Message::system("sys").tools(vec![tool()]),
+        Message::user("a1"),
+        Message::assistant("").reasoning("r1").call("1", "f", r#"{"s":"x","n":2}"#),
+        Message::tool("1", "OUT"),
+        Message::assistant("d1").reasoning("r2"),
+        Message::user("e1"),
+    ]
+}
+
+/// The worked examples of the published encoder.
+#[test]
+fn worked_examples() {
+    let keep = EncodeOptions { drop_thinking: false, ..EncodeOptions::of(Mode::Thinking) };
+    let (chat, thinking) = (EncodeOptions::of(Mode::Chat), EncodeOptions::of(Mode::Thinking));
+    let hi = [Message::user("Hi")];
+    for (messages, options, expected) in [
+        (&hi[..], &chat, "B U Hi A /T"),
+        (&hi, &thinking, "B U Hi A T"),
+        (&turns(), &thinking, "B sys U a1 A /T b1 E U c1 A T"),
+        (&turns(), &keep, "B sys U a1 A T r1 /T b1 E U c1 A T"),
+        (&turns(), &chat, "B sys U a1 A /T b1 E U c1 A /T"),
+    ] {
+        assert_eq!(text(messages, options), spelled_out(expected), "{options:?}");
+    }
+    let tools = format!(
+        "\n\n{}{}{TOOLS_END}",
+        tools_preamble(false),
+        r#"{"name": "f", "description": "é", "parameters": {"type": "object", "properties": {"s": {"type": "string"}}}}"#
+    );
+    let calls = "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n\
+                 <｜DSML｜parameter name=\"s\" string=\"true\">x</｜DSML｜parameter>\n\
+                 <｜DSML｜parameter name=\"n\" string=\"false\">2</｜DSML｜parameter>\n\
+                 </｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+    let expected = spelled_out(
+        "B sys TOOLS U a1 A T r1 /T CALLS E U <tool_result>OUT</tool_result> A T r2 /T d1 E U e1 A T",
+    )
+    .replace("TOOLS", &tools)
+    .replace("CALLS", calls);
+    assert_eq!(text(&with_tools(), &thinking), expected);
+}
+
+#[test]
+fn v41_examples() {
+    let o = |mode, effort| EncodeOptions { encoder: Encoder::V41, effort, ..EncodeOptions::of(mode) };
+    let effort = |n: &str| {
+        format!(
+            "Reasoning Effort: {n} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
+        )
+    };
+    let expected = spelled_out("B S EFFORT sys U a1 A /T b1 E U c1 A T").replace("EFFORT", &effort("75"));
+    assert_eq!(text(&turns(), &o(Mode::Thinking, None)), expected);
+    assert_eq!(text(&turns(), &o(Mode::Chat, None)), spelled_out("B S sys U a1 A /T b1 E U c1 A /T"));
+    let hi = [Message::user("Hi")];
+    for (e, n) in [(Effort::Low, "50"), (Effort::High, "75"), (Effort::Max, "100"), (Effort::Score(7), "7")] {
+        let expected = spelled_out("B S EFFORT U Hi A T").replace("EFFORT", &effort(n));
+        assert_eq!(text(&hi, &o(Mode::Thinking, Some(e))), expected);
+    }
+    // A system message within the conversation is asked like a user.
+    let late = [turns(), vec![Message::system("late")]].concat();
+    assert!(text(&late, &o(Mode::Chat, None)).ends_with(&spelled_out("U c1 S late A /T")));
+    assert!(text(&late, &EncodeOptions::of(Mode::Chat)).ends_with(&spelled_out("U c1 late")));
+    let calls = text(&with_tools(), &o(Mode::Chat, None));
+    assert!(
+        calls.contains("\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"s\"")
+    );
+}
+
+/// "high" changed its meaning between the encoders.
+#[test]
+fn effort_tiers() {
+    let hi = [Message::system("s"), Message::user("Hi")];
+    for (encoder, effort, paragraph) in [
+        (Encoder::Preview, None, ""),
+        (Encoder::Preview, Some(Effort::High), ""),
+        (Encoder::Preview, Some(Effort::Max), EFFORT_HIGH),
+        (Encoder::V0731, None, ""),
+        (Encoder::V0731, Some(Effort::Low), ""),
+        (Encoder::V0731, Some(Effort::High), EFFORT_HIGH),
+        (Encoder::V0731, Some(Effort::Max), EFFORT_MAX),
+    ] {
+        let o = EncodeOptions { encoder, effort, ..EncodeOptions::of(Mode::Thinking) };
+        assert_eq!(text(&hi, &o), format!("{BOS}{paragraph}s{USER}Hi{ASSISTANT}{THINK}"), "{o:?}");
+        let o = EncodeOptions { mode: Mode::Chat, ..o };
+        assert_eq!(text(&hi, &o), format!("{BOS}s{USER}Hi{ASSISTANT}{THINK_END}"), "{o:?}");
+    }
+    for (encoder, effort) in [
+        (Encoder::Preview, Effort::Low),
+        (Encoder::Preview, Effort::Score(5)),
+        (Encoder::V0731, Effort::Score(100)),
+        (Encoder::V41, Effort::Score(0)),
+    ] {
+        let o = EncodeOptions { encoder, effort: Some(effort), ..EncodeOptions::default() };
+        assert_eq!(render(&hi, &o).unwrap_err().kind(), crate::ErrorKind::Usage);
+    }
+}
+
+#[test]
+fn tool_results_merge_and_take_the_order_of_the_calls() {
+    let list = [
+        Message::user("q"),
+        Message::assistant("").call("x", "f", "{}").call("y", "g", "[1]").call("z", "h", "no json"),
+        Message::tool("z", "3"),
+        Message::tool("unknown", "u"),
+        Message::user("and"),
+        Message::tool("x", "1"),
+        Message::tool("y", "2"),
+        Message::user("now"),
+    ];
+    let r = |s: &str| format!("<tool_result>{s}</tool_result>");
+    let turn = [r("u"), r("1"), "and".into(), r("2"), r("3"), "now".into()].join("\n\n");
+    for mode in MODES {
+        let t = text(&list, &EncodeOptions::of(mode));
+        assert!(t.contains(&format!("{EOS}{USER}{turn}{ASSISTANT}")), "{t}");
+        // No arguments leave an empty line; what is no object is one string.
+        assert!(t.contains("<｜DSML｜invoke name=\"f\">\n\n</｜DSML｜invoke>\n"), "{t}");
+        assert!(t.contains("<｜DSML｜parameter name=\"arguments\" string=\"true\">[1]</｜DSML｜parameter>"));
+        assert!(
+            t.contains("<｜DSML｜parameter name=\"arguments\" string=\"true\">no json</｜DSML｜parameter>")
+        );
+    }
+    // Each piece knows the message it came from.
+    let rendered = render(&list, &EncodeOptions::of(Mode::Chat)).unwrap();
+    let range = rendered.range(5, Part::ToolResult).unwrap();
+    assert_eq!(&rendered.text[range.clone()], r("1"));
+    assert_eq!(rendered.at(range.start).unwrap().message, Some(5));
+    assert_eq!(&rendered.text[rendered.range(7, Part::Content).unwrap()], "now");
+}
+
+#[test]
+fn developers_are_forgotten_and_reminders_are_not() {
+    let list = [
+        Message::new(Role::LatestReminder, "today"),
+        Message::new(Role::Developer, "dev1"),
+        Message::assistant("b").reasoning("r"),
+        Message::new(Role::Developer, "dev2").format(json!({"type": "object"})),
+    ];
+    let format = "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n{\"type\": \"object\"}";
+    let o = EncodeOptions::of(Mode::Thinking);
+    assert_eq!(text(&list, &o), format!("{BOS}{REMINDER}todayb{EOS}{USER}dev2{format}{ASSISTANT}{THINK}"));
+    let o = EncodeOptions { drop_thinking: false, ..o };
+    assert_eq!(
+        text(&list, &o),
+        format!(
+            "{BOS}{REMINDER}today{USER}dev1{ASSISTANT}{THINK}r{THINK_END}b{EOS}{USER}dev2{format}{ASSISTANT}{THINK}"
+        )
+    );
+}
+
+#[test]
+fn tasks_end_the_prompt_and_their_answers_do_not_reason() {
+    let o = EncodeOptions::of(Mode::Thinking);
+    let ask = |task| [Message::user("q").task(task)];
+    assert_eq!(text(&ask(Task::Title), &o), format!("{BOS}{USER}q<｜title｜>"));
+    assert_eq!(text(&ask(Task::Action), &o), format!("{BOS}{USER}q{ASSISTANT}{THINK}<｜action｜>"));
+    let list =
+        [Message::user("q").task(Task::Domain), Message::assistant("x").reasoning("r"), Message::user("n")];
+    let keep = EncodeOptions { drop_thinking: false, ..o };
+    assert_eq!(text(&list, &keep), format!("{BOS}{USER}q<｜domain｜>x{EOS}{USER}n{ASSISTANT}{THINK}"));
+    // A turn with a task takes in no more text.
+    let list = [Message::user("q").task(Task::Query), Message::user("n")];
+    assert_eq!(text(&list, &o), format!("{BOS}{USER}q{USER}n{ASSISTANT}{THINK}"));
+}
+
+#[test]
+fn an_unfinished_turn_stays_open() {
+    let mut last = Message::assistant("The answer is").reasoning("r");
+    last.unfinished = true;
+    let list = [Message::user("q"), last];
+    let t = text(&list, &EncodeOptions::of(Mode::Thinking));
+    assert_eq!(t, format!("{BOS}{USER}q{ASSISTANT}{THINK}r{THINK_END}The answer is"));
+}
+
+#[test]
+fn an_empty_conversation_is_refused() {
+    assert!(render(&[], &EncodeOptions::default()).is_err());
+    assert!(render(&[Message::new(Role::Developer, "")], &EncodeOptions::default()).is_err());
+}
