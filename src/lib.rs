@@ -13,6 +13,7 @@ pub mod error;
 pub mod kernels;
 pub mod metrics;
 pub mod model;
+pub mod needle;
 pub mod numeric;
 pub mod report;
 

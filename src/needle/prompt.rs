@@ -1,0 +1,163 @@
+//! Prompts of exact length: the beginning of a haystack, filler, and a question.
+
+use super::document::Document;
+use super::language::{Language, Piece};
+use super::rng::Rng;
+use crate::engine::grid::Job;
+use crate::error::{Error, Result};
+use std::ops::Range;
+
+/// A question that can be graded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Prompt, answer, and where the fact stands.
+    pub job: Job,
+    /// Tokens of the needle's sentence.
+    pub needle: Range<usize>,
+}
+
+/// A prompt under construction: text and tokens side by side, with the names of its parts.
+#[derive(Default)]
+struct Draft {
+    text: String,
+    tokens: Vec<u32>,
+    seams: Vec<(usize, &'static str)>,
+}
+
+impl Draft {
+    fn add(&mut self, part: &'static str, piece: &Piece) {
+        if self.seams.last().is_none_or(|(_, p)| *p != part) {
+            self.seams.push((self.tokens.len(), part));
+        }
+        self.text.push_str(&piece.text);
+        self.tokens.extend(&piece.tokens);
+    }
+
+    /// Fails unless the tokenizer makes exactly these tokens of the text.
+    fn verify(&self, language: &Language) -> Result<()> {
+        let whole = language.whole(&self.text)?;
+        if whole == self.tokens {
+            return Ok(());
+        }
+        let at = whole.iter().zip(&self.tokens).take_while(|(a, b)| a == b).count();
+        let seam = self.seams.partition_point(|(from, _)| *from <= at);
+        let part = self.seams.get(seam.saturating_sub(1)).map_or("opening", |(_, p)| p);
+        let between = match seam.checked_sub(2).map(|i| self.seams[i].1) {
+            Some(before) if self.seams[seam - 1].0 + 1 >= at => format!("at the seam of {before} and {part}"),
+            _ => format!("within the {part}"),
+        };
+        Err(Error::input(format!(
+            "the tokenizer splits the prompt differently {between}: position {at} is token {} of the whole text and \
+             {} of its pieces",
+            whole.get(at).map_or("none".into(), u32::to_string),
+            self.tokens.get(at).map_or("none".into(), u32::to_string),
+        ))
+        .hint("positions of such a prompt would not be what the report says; give your own text with --haystack"))
+    }
+}
+
+/// One prompt of exactly `length` tokens over the beginning of `document`, which asks for the facts one after the
+/// other, each answer being in the prompt of the next. `None` where the facts and the questions do not fit.
+pub fn ask(
+    language: &Language,
+    document: &Document,
+    seed: &[u64],
+    length: usize,
+    facts: &[usize],
+) -> Result<Option<Vec<Asked>>> {
+    let mut parts = Vec::new();
+    for f in facts {
+        let fact = &document.facts[*f].fact;
+        // The way of asking belongs to the fact, whatever the length.
+        let way = Rng::of(&[seed, &[*f as u64, 0xa5]].concat()).below(language.ways());
+        parts.push((language.ask(fact, way)?, language.answer(fact)?));
+    }
+    let after = language.after_answer()?;
+    let last = parts.len() - 1;
+    let tail: usize = parts
+        .iter()
+        .enumerate()
+        .map(|(i, (q, a))| q.tokens.len() + if i < last { a.tokens.len() + after.tokens.len() } else { 0 })
+        .sum();
+    let Some(body) = length.checked_sub(tail) else { return Ok(None) };
+    let mut rng = Rng::of(&[seed, &[length as u64, body as u64]].concat());
+    let Some((cut, filler)) = document.cut(language, body, &mut rng) else { return Ok(None) };
+    let end = document.pieces.get(cut).map_or(document.tokens, |(from, _)| *from);
+    if facts.iter().any(|f| document.facts[*f].at.end > end) {
+        return Ok(None);
+    }
+    let mut draft = Draft::default();
+    draft.add("opening", &document.pieces[0].1);
+    document.pieces[1..cut].iter().for_each(|(_, p)| draft.add("haystack", p));
+    filler.iter().for_each(|p| draft.add("filler", p));
+    let mut asked = Vec::new();
+    for (i, (question, answer)) in parts.iter().enumerate() {
+        draft.add("question", question);
+        let answer_from = draft.tokens.len();
+        draft.add("answer", answer);
+        let told = &document.facts[facts[i]];
+        asked.push(Asked {
+            job: Job { tokens: draft.tokens.clone(), answer_from, sources: told.sources.clone() },
+            needle: told.at.clone(),
+        });
+        if i < last {
+            draft.add("answer", &after);
+        } else if answer_from != length {
+            return Err(Error::bug(format!("a prompt of {length} tokens has {answer_from}")));
+        }
+    }
+    draft.verify(language)?;
+    Ok(Some(asked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{BUILTINS, Checkpoint};
+
+    fn pico() -> Language {
+        Language::of(&Checkpoint::open(BUILTINS[0]).unwrap()).unwrap()
+    }
+
+    /// Catches a prompt one token too long, a fact that is not in it, and prompts that do not share their beginning.
+    #[test]
+    fn prompts_have_exactly_the_length_asked_for() {
+        let l = pico();
+        let d = Document::write(&l, 1, 0, 3000, false).unwrap();
+        let mut longest: Vec<u32> = Vec::new();
+        for length in (400..460).chain(2000..2010) {
+            let asked = ask(&l, &d, &[1, 0], length, &[3]).unwrap().unwrap().remove(0);
+            assert_eq!(asked.job.answer_from, length);
+            assert_eq!(asked.job.tokens.len(), length + 5);
+            for (i, s) in asked.job.sources.iter().enumerate() {
+                assert_eq!(asked.job.tokens[s.start], asked.job.tokens[length + i]);
+            }
+            let shared = longest.iter().zip(&asked.job.tokens).take_while(|(a, b)| a == b).count();
+            assert!(longest.is_empty() || shared + 60 > longest.len(), "{shared} of {}", longest.len());
+            longest = asked.job.tokens;
+        }
+        assert!(ask(&l, &d, &[1, 0], 30, &[3]).unwrap().is_none());
+    }
+
+    #[test]
+    fn several_questions_end_at_the_length() {
+        let l = pico();
+        let d = Document::write(&l, 1, 0, 3000, false).unwrap();
+        let asked = ask(&l, &d, &[1, 0], 1000, &[5, 2, 7]).unwrap().unwrap();
+        assert_eq!(asked.len(), 3);
+        assert_eq!(asked[2].job.answer_from, 1000);
+        assert!(asked[2].job.tokens.starts_with(&asked[0].job.tokens), "the answer is in the next prompt");
+    }
+
+    /// Catches a check of the seams that cannot fail.
+    #[test]
+    fn a_seam_that_merges_is_named() {
+        let l = pico();
+        let mut draft = Draft::default();
+        draft.add("opening", &l.opening().unwrap());
+        draft.add("haystack", &l.piece(" the velvet".into()).unwrap());
+        draft.add("question", &l.piece("lynx".into()).unwrap());
+        let e = draft.verify(&l).unwrap_err();
+        assert!(e.message().contains("at the seam of haystack and question"), "{e}");
+    }
+}

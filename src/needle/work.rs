@@ -1,0 +1,178 @@
+//! Grading documents, a few at a time, and handing the records over as soon as they are there.
+
+use super::grid::{Grid, Trial};
+use super::language::Language;
+use super::record::{Outcome, Record, Width};
+use super::stand_in::{self as grid_engine, GridPath};
+use crate::checkpoint::Checkpoint;
+use crate::engine::Progress;
+use crate::engine::grid::{self as grid_engine, GridCost, GridPath, Job};
+use crate::error::{Error, Result};
+use crate::kernels::{KnobPlan, Ops};
+use crate::model::OuterWeights;
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Checkpoints below this size are read again for every document: that costs nothing, and results are kept sooner.
+const SMALL_CHECKPOINT: u64 = 1 << 30;
+
+/// More entries than any context has; the largest number a knob takes.
+const EVERY_ENTRY: u32 = 1 << 20;
+
+/// A path of the grid, with the names it has in files.
+#[derive(Debug, Clone)]
+pub struct Path {
+    /// `golden`, or a candidate's spec.
+    pub name: String,
+    /// Selection width.
+    pub width: Width,
+    /// Its knobs, the width included.
+    pub plan: KnobPlan,
+}
+
+impl Path {
+    /// `name` with `plan` at `width`.
+    pub fn new(name: &str, plan: &KnobPlan, width: Width) -> Result<Path> {
+        let mut plan = plan.clone();
+        let k = match width {
+            Width::Native => None,
+            Width::Fixed(k) => Some(k),
+            // The engine takes no more than there are.
+            Width::All => Some(EVERY_ENTRY),
+        };
+        if let Some(k) = k {
+            plan.push(None, None, &[("topk.width".into(), k.to_string())])?;
+        }
+        Ok(Path { name: name.into(), width, plan })
+    }
+}
+
+/// What a run will cost.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Documents of each pass over the weights, in order.
+    pub passes: Vec<Range<usize>>,
+    /// Trials that can be graded, of all paths together once.
+    pub run: usize,
+    /// Trials that cannot.
+    pub not_run: usize,
+    /// Tokens of all prompts.
+    pub tokens: u64,
+    /// Tokens computed, a path.
+    pub computed: u64,
+    /// Bytes of the largest pass.
+    pub bytes: u64,
+}
+
+fn jobs(trials: &[Trial]) -> Vec<Job> {
+    trials.iter().filter_map(|t| t.asked.as_ref().ok().map(|a| a.job.clone())).collect()
+}
+
+/// Plans `documents` (all, or a shard's), so that no pass needs more than `memory` bytes.
+pub fn plan(
+    checkpoint: &Checkpoint,
+    language: &Language,
+    grid: &Grid,
+    documents: Range<usize>,
+    paths: usize,
+    memory: Option<u64>,
+) -> Result<Plan> {
+    let costs: Vec<(GridCost, usize, usize)> = documents
+        .clone()
+        .into_par_iter()
+        .map(|d| {
+            let trials = grid.trials_of(language, d)?;
+            let run = trials.iter().filter(|t| t.asked.is_ok()).count();
+            Ok((grid_engine::cost(checkpoint.config(), &jobs(&trials), paths), run, trials.len() - run))
+        })
+        .collect::<Result<_>>()?;
+    let stored: u64 = checkpoint.inventory().bytes_total;
+    let mut out = Plan::default();
+    let mut open: Option<(Range<usize>, u64)> = None;
+    for (d, (cost, run, not_run)) in documents.zip(costs) {
+        out.run += run;
+        out.not_run += not_run;
+        out.tokens += cost.tokens;
+        out.computed += cost.computed;
+        if let Some(limit) = memory.filter(|m| cost.bytes > *m) {
+            return Err(Error::usage(format!(
+                "haystack {d} with {paths} paths needs {} bytes of streams and caches, --memory allows {limit}",
+                cost.bytes
+            ))
+            .hint("shorten --ctx, compare fewer kernels or widths at once, or raise --memory"));
+        }
+        let together = match &open {
+            Some((_, bytes)) => stored >= SMALL_CHECKPOINT && memory.is_none_or(|m| bytes + cost.bytes <= m),
+            None => false,
+        };
+        match &mut open {
+            Some((range, bytes)) if together => {
+                range.end = d + 1;
+                *bytes += cost.bytes;
+            }
+            _ => {
+                out.passes.extend(open.take().map(|(r, _)| r));
+                open = Some((d..d + 1, cost.bytes));
+            }
+        }
+        out.bytes = out.bytes.max(open.as_ref().map_or(0, |(_, b)| *b));
+    }
+    out.passes.extend(open.map(|(r, _)| r));
+    Ok(out)
+}
+
+/// Grades the documents of one pass: records of all paths, in the order of every file.
+pub fn pass<O: Ops + Clone + Send + 'static>(
+    ops: &O,
+    checkpoint: &Arc<Checkpoint>,
+    outer: &OuterWeights<O>,
+    language: &Language,
+    grid: &Grid,
+    documents: Range<usize>,
+    paths: &[Path],
+    progress: &dyn Progress,
+) -> Result<Vec<Vec<Record>>> {
+    let trials: Vec<Vec<Trial>> =
+        documents.into_par_iter().map(|d| grid.trials_of(language, d)).collect::<Result<_>>()?;
+    let all: Vec<Job> = trials.iter().flat_map(|t| jobs(t)).collect();
+    let named: Vec<GridPath> = paths
+        .iter()
+        .map(|p| GridPath { name: format!("{} {}", p.name, p.width.label()), plan: p.plan.clone() })
+        .collect();
+    let mut graded = if all.is_empty() {
+        Vec::new()
+    } else {
+        grid_engine::grade(ops, checkpoint, outer, &all, &named, progress)?
+    }
+    .into_iter();
+    let mut out = Vec::new();
+    for document in trials {
+        let mut records = Vec::new();
+        for trial in document {
+            let results = if trial.asked.is_ok() { graded.next() } else { None };
+            for (i, path) in paths.iter().enumerate() {
+                let outcome = match (&trial.asked, &results) {
+                    (Err(why), _) => Err(why.clone()),
+                    (Ok(asked), Some(results)) => Ok(Outcome {
+                        prompt_tokens: asked.job.answer_from,
+                        needle: asked.needle.clone(),
+                        tokens: results[i].tokens.clone(),
+                        ranks: results[i].ranks.clone(),
+                    }),
+                    (Ok(_), None) => {
+                        return Err(Error::bug("the engine graded fewer jobs than it was given"));
+                    }
+                };
+                records.push(Record {
+                    place: trial.place,
+                    path: path.name.clone(),
+                    width: path.width,
+                    outcome,
+                });
+            }
+        }
+        out.push(records);
+    }
+    Ok(out)
+}
