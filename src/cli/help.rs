@@ -26,6 +26,21 @@ Examples:
   dsv4 diff-layers --kernels attn.splits=8@3@decode    one knob, one layer, decode steps only
   dsv4 diff-layers --model DIR --against dump.safetensors";
 
+pub const NEEDLE: &str = "\
+A haystack is a long text dense with facts. Prompts of every length, depth and question begin with
+the same tokens, so a haystack is computed once for all of them. Answers are graded by teacher
+forcing: exact where every token of the answer would have been chosen.
+Exit code 1: a path is below --reliable somewhere, or its ranking is broken; the verdict says why.
+
+Examples:
+  dsv4 needle                                      golden at three widths of the index, up to 32k
+  dsv4 needle --ctx 2k..32k --kernels hadamard_q_only
+      a planted fault beside golden, on the same prompts
+  dsv4 needle --ctx 512,2k --topk 4,16,native,all  recall against index_topk
+  dsv4 needle --ctx 4k --phase-sweep               4096 to 4099: every place in an index entry
+  dsv4 needle --haystack book.txt --needle 'the code is 47192.' --question 'the code is' --answer 47192
+  dsv4 needle --shard 2/4 --out part2              a quarter of the haystacks; `dsv4 merge` joins";
+
 pub const DUMP: &str = "\
 Taps are named like `layers.3.attn.out`; `layers.*` stands for every layer. Without --taps the
 file holds every tap but `indexer.scores` (tokens x entries numbers a layer), which a glob that

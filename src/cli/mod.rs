@@ -5,6 +5,7 @@ pub mod dump;
 mod help;
 pub mod inspect;
 pub mod kernels;
+pub mod needle;
 pub mod path;
 pub mod progress;
 pub mod prompt;
@@ -56,6 +57,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     #[command(name = "diff-layers", after_help = help::DIFF_LAYERS)]
     DiffLayers(diff_layers::DiffLayersArgs),
+    #[command(after_help = help::NEEDLE)]
+    Needle(Box<needle::NeedleArgs>),
     #[command(after_help = help::DUMP)]
     Dump(dump::DumpArgs),
     #[command(after_help = help::KERNELS)]
@@ -67,12 +70,13 @@ enum Command {
 impl Command {
     /// True if it runs the engine, which looks at [`interrupt`] and cleans up by itself.
     fn stops_itself(&self) -> bool {
-        matches!(self, Command::DiffLayers(_) | Command::Dump(_) | Command::Selftest(_))
+        matches!(self, Command::DiffLayers(_) | Command::Needle(_) | Command::Dump(_) | Command::Selftest(_))
     }
     fn run(&self, global: &Globals, out: &mut dyn Write) -> Result<i32> {
         match self {
             Command::Inspect(a) => inspect::run(a, out),
             Command::DiffLayers(a) => diff_layers::run(a, global, out),
+            Command::Needle(a) => needle::run(a, global, out),
             Command::Dump(a) => dump::run(a, global, out),
             Command::Kernels(a) => kernels::run(a, global, out),
             Command::Selftest(a) => selftest::run(a, global, out),

@@ -170,7 +170,7 @@ impl<'a> OwnText<'a> {
         let same = tokens[held.clone()] == tokens[prompt.len()..];
         let sources =
             (0..n).map(|i| if same { held.start + i..held.start + i + 1 } else { held.clone() }).collect();
-        Ok(Asked { job: Job { answer_from: prompt.len(), tokens, sources }, needle })
+        Ok(Asked { job: Job { document: 0, answer_from: prompt.len(), tokens, sources }, needle })
     }
 }
 

@@ -100,8 +100,9 @@ impl Grid {
             .collect()
     }
 
-    /// The trials of document `index`, in the order of [`Grid::places`].
-    pub fn trials_of(&self, language: &Language, index: usize) -> Result<Vec<Trial>> {
+    /// The trials of document `index`, in the order of [`Grid::places`]. With `verify` the tokenizer must make the same
+    /// tokens of the whole text of each.
+    pub fn trials_of(&self, language: &Language, index: usize, verify: bool) -> Result<Vec<Trial>> {
         if let Some(custom) = &self.custom {
             let own = OwnText::new(language, custom)?;
             return self
@@ -115,7 +116,7 @@ impl Grid {
         let document = Document::write(language, self.seed, index, longest, turns)?;
         let mut trials = Vec::new();
         for ctx in &self.ctx {
-            trials.extend(self.cells(language, &document, index, *ctx)?);
+            trials.extend(self.cells(language, &document, index, *ctx, verify)?);
         }
         Ok(trials)
     }
@@ -127,6 +128,7 @@ impl Grid {
         document: &Document,
         index: usize,
         ctx: usize,
+        verify: bool,
     ) -> Result<Vec<Trial>> {
         let seed = [self.seed, index as u64];
         let questions = self.questions_of(index);
@@ -141,7 +143,7 @@ impl Grid {
                 let asked = if facts.is_empty() {
                     Some(Vec::new())
                 } else {
-                    ask(language, document, &seed, ctx, &facts)?
+                    ask(language, document, &seed, ctx, &facts, verify)?
                 };
                 let mut asked = asked.map(Vec::into_iter);
                 for (q, fact) in chosen[d].iter().enumerate() {
@@ -157,7 +159,7 @@ impl Grid {
             for (q, fact) in chosen[d].iter().enumerate() {
                 let asked = match fact {
                     None => no_fact(),
-                    Some(f) => match ask(language, document, &seed, ctx, &[*f])? {
+                    Some(f) => match ask(language, document, &seed, ctx, &[*f], verify)? {
                         Some(mut list) => Ok(list.remove(0)),
                         None => too_short(),
                     },
@@ -229,7 +231,7 @@ mod tests {
             let g = grid(kind);
             assert_eq!(g.documents(), 2);
             for d in 0..2 {
-                let trials = g.trials_of(&l, d).unwrap();
+                let trials = g.trials_of(&l, d, true).unwrap();
                 assert!(trials.iter().map(|t| t.place).eq(g.places(d)), "{kind:?}");
                 assert_eq!(trials.len(), 3 * 5 * [3, 2][d]);
                 for ctx in &g.ctx {

@@ -3,10 +3,9 @@
 use super::grid::{Grid, Trial};
 use super::language::Language;
 use super::record::{Outcome, Record, Width};
-use super::stand_in::{self as grid_engine, GridPath};
 use crate::checkpoint::Checkpoint;
 use crate::engine::Progress;
-use crate::engine::grid::{self as grid_engine, GridCost, GridPath, Job};
+use crate::engine::grid::{self as engine_grid, GridCost, GridPath, Job};
 use crate::error::{Error, Result};
 use crate::kernels::{KnobPlan, Ops};
 use crate::model::OuterWeights;
@@ -63,10 +62,36 @@ pub struct Plan {
     pub computed: u64,
     /// Bytes of the largest pass.
     pub bytes: u64,
+    /// Hash of every prompt of every document, whichever are planned.
+    pub prompts: String,
+    /// Length and tokens of a short prompt, for a test of speed.
+    pub sample: Option<Job>,
 }
 
 fn jobs(trials: &[Trial]) -> Vec<Job> {
-    trials.iter().filter_map(|t| t.asked.as_ref().ok().map(|a| a.job.clone())).collect()
+    trials
+        .iter()
+        .filter_map(|t| Some(Job { document: t.place.document, ..t.asked.as_ref().ok()?.job.clone() }))
+        .collect()
+}
+
+/// What one document costs.
+struct Costs {
+    hash: u128,
+    run: usize,
+    not_run: usize,
+    cost: GridCost,
+    sample: Option<Job>,
+}
+
+/// A prompt of about this length tells the speed.
+const SAMPLE: usize = 1024;
+
+/// 128-bit FNV-1a.
+fn fnv(bytes: impl Iterator<Item = u8>) -> u128 {
+    bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |h: u128, b| {
+        (h ^ u128::from(b)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+    })
 }
 
 /// Plans `documents` (all, or a shard's), so that no pass needs more than `memory` bytes.
@@ -78,19 +103,34 @@ pub fn plan(
     paths: usize,
     memory: Option<u64>,
 ) -> Result<Plan> {
-    let costs: Vec<(GridCost, usize, usize)> = documents
-        .clone()
+    let costs: Vec<Costs> = (0..grid.documents())
         .into_par_iter()
         .map(|d| {
-            let trials = grid.trials_of(language, d)?;
-            let run = trials.iter().filter(|t| t.asked.is_ok()).count();
-            Ok((grid_engine::cost(checkpoint.config(), &jobs(&trials), paths), run, trials.len() - run))
+            let planned = documents.contains(&d);
+            let jobs = jobs(&grid.trials_of(language, d, planned)?);
+            let words = jobs.iter().flat_map(|j| j.tokens.iter().copied().chain([j.answer_from as u32]));
+            Ok(Costs {
+                hash: fnv(words.flat_map(u32::to_le_bytes)),
+                run: jobs.len(),
+                not_run: grid.places(d).len() - jobs.len(),
+                cost: if planned {
+                    engine_grid::cost(checkpoint.config(), &jobs, paths)
+                } else {
+                    GridCost::default()
+                },
+                sample: jobs.into_iter().min_by_key(|j| j.answer_from.abs_diff(SAMPLE)),
+            })
         })
         .collect::<Result<_>>()?;
     let stored: u64 = checkpoint.inventory().bytes_total;
-    let mut out = Plan::default();
+    let mut out = Plan {
+        prompts: format!("{:032x}", fnv(costs.iter().flat_map(|c| c.hash.to_le_bytes()))),
+        sample: costs.first().and_then(|c| c.sample.clone()),
+        ..Plan::default()
+    };
     let mut open: Option<(Range<usize>, u64)> = None;
-    for (d, (cost, run, not_run)) in documents.zip(costs) {
+    for d in documents {
+        let Costs { cost, run, not_run, .. } = costs[d];
         out.run += run;
         out.not_run += not_run;
         out.tokens += cost.tokens;
@@ -134,7 +174,7 @@ pub fn pass<O: Ops + Clone + Send + 'static>(
     progress: &dyn Progress,
 ) -> Result<Vec<Vec<Record>>> {
     let trials: Vec<Vec<Trial>> =
-        documents.into_par_iter().map(|d| grid.trials_of(language, d)).collect::<Result<_>>()?;
+        documents.into_par_iter().map(|d| grid.trials_of(language, d, false)).collect::<Result<_>>()?;
     let all: Vec<Job> = trials.iter().flat_map(|t| jobs(t)).collect();
     let named: Vec<GridPath> = paths
         .iter()
@@ -143,7 +183,7 @@ pub fn pass<O: Ops + Clone + Send + 'static>(
     let mut graded = if all.is_empty() {
         Vec::new()
     } else {
-        grid_engine::grade(ops, checkpoint, outer, &all, &named, progress)?
+        engine_grid::grade(ops, checkpoint, outer, &all, &named, progress)?
     }
     .into_iter();
     let mut out = Vec::new();

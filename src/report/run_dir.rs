@@ -31,6 +31,18 @@ impl RunDir {
         w.write_all(bytes).map_err(|e| Error::io(&target, "write the file", &e))?;
         file.keep()
     }
+    /// Adds to the end of a file that is already there, and waits until it is on disk: what a crash leaves is a
+    /// beginning of the file, at worst with a torn last line.
+    pub fn append(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let target = self.path.join(name);
+        let failed = |e: std::io::Error| Error::io(&target, "write the file", &e).hint("is the disk full?");
+        let mut file = std::fs::OpenOptions::new().append(true).open(&target).map_err(failed)?;
+        file.write_all(bytes).map_err(failed)?;
+        file.sync_data().map_err(failed)
+    }
     /// Writes a JSON file.
     pub fn json(&self, name: &str, value: &serde_json::Value) -> Result<()> {
         let mut text = serde_json::to_string_pretty(value).map_err(|e| Error::bug(e.to_string()))?;
