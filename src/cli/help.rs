@@ -4,6 +4,7 @@ pub const TOP: &str = "\
 Examples:
   dsv4 diff-layers                          what do fast kernels change, layer by layer?
   dsv4 inspect /models/DeepSeek-V4-Flash    what is this checkpoint, is it complete?
+  dsv4 needle                               are planted facts recalled, how far; why not?
   dsv4 dump --out golden.safetensors        every intermediate tensor of an exact run
   dsv4 kernels list                         every site, knob, preset and fault
   dsv4 selftest                             would this tool see a fault if there were one?
@@ -40,6 +41,14 @@ Examples:
   dsv4 needle --ctx 4k --phase-sweep               4096 to 4099: every place in an index entry
   dsv4 needle --haystack book.txt --needle 'the code is 47192.' --question 'the code is' --answer 47192
   dsv4 needle --shard 2/4 --out part2              a quarter of the haystacks; `dsv4 merge` joins";
+
+pub const MERGE: &str = "\
+Files are those of an unsharded run, byte for byte; only manifest.json tells when and where. Missing
+shards, shards given twice and shards of different runs are refused by name.
+
+Example:
+  dsv4 needle --shard 1/2 --out a && dsv4 needle --shard 2/2 --out b
+  dsv4 merge a b --out whole";
 
 pub const DUMP: &str = "\
 Taps are named like `layers.3.attn.out`; `layers.*` stands for every layer. Without --taps the

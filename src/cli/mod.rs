@@ -5,6 +5,7 @@ pub mod dump;
 mod help;
 pub mod inspect;
 pub mod kernels;
+pub mod merge;
 pub mod needle;
 pub mod path;
 pub mod progress;
@@ -59,6 +60,8 @@ enum Command {
     DiffLayers(diff_layers::DiffLayersArgs),
     #[command(after_help = help::NEEDLE)]
     Needle(Box<needle::NeedleArgs>),
+    #[command(after_help = help::MERGE)]
+    Merge(merge::MergeArgs),
     #[command(after_help = help::DUMP)]
     Dump(dump::DumpArgs),
     #[command(after_help = help::KERNELS)]
@@ -77,6 +80,7 @@ impl Command {
             Command::Inspect(a) => inspect::run(a, out),
             Command::DiffLayers(a) => diff_layers::run(a, global, out),
             Command::Needle(a) => needle::run(a, global, out),
+            Command::Merge(a) => merge::run(a, global, out),
             Command::Dump(a) => dump::run(a, global, out),
             Command::Kernels(a) => kernels::run(a, global, out),
             Command::Selftest(a) => selftest::run(a, global, out),

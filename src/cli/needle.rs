@@ -3,7 +3,7 @@
 pub mod files;
 pub mod outcome;
 mod plan;
-mod view;
+pub mod view;
 
 use super::progress::Bar;
 use super::{Globals, write_json, write_text};

@@ -90,8 +90,8 @@ impl Document {
         let mut keys = Keys::new(language, &mut rng);
         let opening = language.opening()?;
         let mut d = Document { tokens: opening.tokens.len(), pieces: vec![(0, opening)], facts: Vec::new() };
-        let mut next = d.tokens;
-        let mut stretch = next;
+        let mut stretch = d.tokens;
+        let mut next = stretch + rng.below(EVERY_EARLY.0);
         while d.tokens < longest {
             if d.tokens >= next {
                 if let Some(fact) = keys.draw(&mut rng) {
