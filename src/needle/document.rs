@@ -19,6 +19,9 @@ const EVERY_EARLY: (usize, usize) = (36, 1024);
 /// An earlier turn asks for one of so many facts before it.
 const RECENT: usize = 8;
 
+/// Keys drawn before a pool counts as exhausted.
+const DRAWS: usize = 1000;
+
 /// A haystack.
 pub struct Document {
     /// Sentences in order, each with the position of its first token.
@@ -56,23 +59,28 @@ impl Keys {
         rng.shuffle(&mut nouns);
         Keys { adjectives, nouns, used: HashSet::new() }
     }
-    /// The pool holds about twice as many combinations as there are facts, and 4 × 4 × 6 at least.
+    /// The pool is a square of adjectives and nouns, times the attributes; it holds twice as many combinations as there
+    /// are facts, and 4 × 4 × 6 at least. A new row and column is used until it is as full as the square before it, so
+    /// that the facts of every prefix lie evenly in its own pool.
     fn draw(&mut self, rng: &mut Rng) -> Option<Fact> {
         let most = self.adjectives.len().min(self.nouns.len());
-        let n = self.used.len() + 1;
-        let side = ((2.0 * n as f64 / ATTRIBUTES.len() as f64).sqrt() as usize + 1).clamp(4, most);
-        if n > side * side * ATTRIBUTES.len() / 2 + 1 && side == most {
-            return None;
-        }
-        loop {
-            let key =
-                (rng.below(ATTRIBUTES.len()), self.adjectives[rng.below(side)], self.nouns[rng.below(side)]);
+        let side =
+            ((2.0 * self.used.len() as f64 / ATTRIBUTES.len() as f64).sqrt() as usize + 1).clamp(4, most);
+        for _ in 0..DRAWS {
+            let (a, n) = if side == 4 {
+                (rng.below(4), rng.below(4))
+            } else {
+                let j = rng.below(2 * side - 1);
+                if j < side { (side - 1, j) } else { (j - side, side - 1) }
+            };
+            let key = (rng.below(ATTRIBUTES.len()), self.adjectives[a], self.nouns[n]);
             if self.used.insert(key) {
                 let mut value = [0; 5];
                 value.iter_mut().for_each(|d| *d = rng.below(10) as u8);
                 return Some(Fact { attribute: ATTRIBUTES[key.0], about: (key.1, key.2), value });
             }
         }
+        None
     }
 }
 
@@ -191,7 +199,16 @@ mod tests {
         let late = d.facts.iter().filter(|f| f.at.start >= 2048).count();
         let every = (20_000 - 2048) as f64 / late as f64;
         assert!((90.0..102.0).contains(&every), "{every}");
-        // As in a haystack of its own, a short prefix has facts that share key parts.
+        // As in a haystack of its own: facts lie evenly in a pool twice their number, so that a prefix of n facts uses
+        // about √(n/3) adjectives, each about equally often.
+        for n in [48, 108, d.facts.len()] {
+            let mut uses: std::collections::HashMap<&str, usize> = Default::default();
+            d.facts[..n].iter().for_each(|f| *uses.entry(f.fact.about.0).or_default() += 1);
+            let side = (n as f64 / 3.0).sqrt();
+            assert!((uses.len() as f64 - side).abs() <= 1.0, "{n}: {} adjectives", uses.len());
+            let most = *uses.values().max().unwrap();
+            assert!(most as f64 <= 2.0 * n as f64 / side, "{n}: one adjective {most} times");
+        }
         let first: Vec<_> = d.facts.iter().filter(|f| f.at.end < 2048).collect();
         let alike = |a: &Told, b: &Told| a.fact.about.0 == b.fact.about.0 || a.fact.about.1 == b.fact.about.1;
         let shared = first.iter().filter(|a| first.iter().any(|b| a.at != b.at && alike(a, b))).count();
