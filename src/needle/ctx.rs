@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(parse("2k..8k:+3k").unwrap(), [2048, 5120, 8192]);
         assert_eq!(parse("500,1k..2k:+512").unwrap(), [500, 1024, 1536, 2048]);
         for bad in
-            ["", "k", "0", "-1", "2k..", "8k..2k", "2k..8k:2k", "2k..8k:+0", "1..9999999", "4kb", "1e3"]
+            ["", "k", "0", "-1", "2k..", "8k..2k", "2k..8k:2k", "2k..8k:+0", "1..9999999:+1", "4kb", "1e3"]
         {
             let e = parse(bad).unwrap_err();
             assert!(e.to_string().contains("hint:"), "{bad}");

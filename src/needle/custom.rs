@@ -161,15 +161,14 @@ impl<'a> OwnText<'a> {
             first..offsets.iter().rposition(inside).map_or(first, |l| l + 1)
         };
         let needle = cover(&draft.needle);
-        let value = self.text.needle.trim().find(answer).map(|i| {
-            let at = draft.needle.start + i;
-            cover(&(at..at + answer.len()))
+        // With the space before it, as in the answer, where the needle has one.
+        let spaced = format!("{space}{answer}");
+        let value = [spaced.as_str(), answer].into_iter().find_map(|v| {
+            let at = draft.needle.start + self.text.needle.trim().find(v)?;
+            Some(cover(&(at..at + v.len())))
         });
-        let held = value.unwrap_or(needle.clone());
-        let n = tokens.len() - prompt.len();
-        let same = tokens[held.clone()] == tokens[prompt.len()..];
         let sources =
-            (0..n).map(|i| if same { held.start + i..held.start + i + 1 } else { held.clone() }).collect();
+            super::language::aligned(value.unwrap_or(needle.clone()), &tokens, &tokens[prompt.len()..]);
         Ok(Asked { job: Job { document: 0, answer_from: prompt.len(), tokens, sources }, needle })
     }
 }

@@ -133,8 +133,9 @@ fn cause(id: &Identity, e: &Evidence, golden: &Evidence) -> Cause {
     // 4. A layer ranks like chance, where golden's does not.
     let chance = |e: &Evidence, l: usize| e.rankings.iter().any(|r| r.layer == l && r.uniform());
     let broken = e.rankings.iter().any(|r| r.uniform() && (e.golden.is_none() || !chance(golden, r.layer)));
-    let first_bad = first_bad_layer(e);
-    if broken && (falls || e.golden.is_some()) && !(first_bad > first_csa(id) && !e.moves_with_width()) {
+    // Bad ranks behind a good layer that no width helps: something before them destroyed their input.
+    let inherited = falls && first_bad_layer(e) > first_csa(id) && !e.moves_with_width();
+    if broken && !inherited && (falls || e.golden.is_some()) {
         return Cause::RankingBroken;
     }
     if !falls {

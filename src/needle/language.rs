@@ -185,26 +185,24 @@ impl Language {
     pub fn tell(&self, fact: &Fact, rng: &mut Rng) -> Result<(Piece, Vec<Range<usize>>)> {
         let text = self.spelled(&fact.fill(rng.pick(FACTS)));
         let piece = self.piece(text)?;
-        let sources = self.sources(&piece.text, &fact.digits(), &self.answer(fact)?)?;
+        let sources = self.sources(&piece.text, &self.answer(fact)?)?;
         Ok((piece, sources))
     }
 
-    /// For every token of `answer`, the tokens of `text` that spell the same part of `value`, the first occurrence of
-    /// it in `text`; all tokens of `value` where the two are split differently, all of `text` where it has no `value`.
-    pub fn sources(&self, text: &str, value: &str, answer: &Piece) -> Result<Vec<Range<usize>>> {
+    /// For every token of `answer`, the tokens of `text` that spell the same part of it where it first occurs; all
+    /// tokens of that place where the two are split differently, all of `text` where the answer is not in it.
+    pub fn sources(&self, text: &str, answer: &Piece) -> Result<Vec<Range<usize>>> {
         let encoding = self.encode(text, false)?;
         let n = encoding.get_ids().len();
-        let held = text.find(value).filter(|_| !value.is_empty()).and_then(|from| {
-            let to = from + value.len();
-            let inside = |(a, b): &(usize, usize)| *a < to && *b > from;
+        // With the space before it, which is a part of the answer's first token in many tokenizers.
+        let place = [answer.text.as_str(), answer.text.trim()].into_iter().filter(|v| !v.is_empty());
+        let place = place.filter_map(|v| text.find(v).map(|from| from..from + v.len())).next();
+        let held = place.and_then(|at| {
+            let inside = |(a, b): &(usize, usize)| *a < at.end && *b > at.start;
             let first = encoding.get_offsets().iter().position(inside)?;
             Some(first..encoding.get_offsets().iter().rposition(inside)? + 1)
         });
-        let whole = held.unwrap_or(0..n);
-        let same = encoding.get_ids()[whole.clone()] == answer.tokens[..];
-        Ok((0..answer.tokens.len())
-            .map(|i| if same { whole.start + i..whole.start + i + 1 } else { whole.clone() })
-            .collect())
+        Ok(aligned(held.unwrap_or(0..n), encoding.get_ids(), &answer.tokens))
     }
 
     /// How many ways of asking there are.
@@ -259,6 +257,13 @@ impl Language {
         let other = *self.bank.keys().find(|n| tokens > **n && self.bank.contains_key(&(tokens - **n)))?;
         Some(vec![one(other)?, one(tokens - other)?])
     }
+}
+
+/// The tokens `held` of `tokens` as sources of `answer`, one by one where they are the same tokens.
+pub fn aligned(held: Range<usize>, tokens: &[u32], answer: &[u32]) -> Vec<Range<usize>> {
+    let same = tokens[held.clone()] == *answer;
+    let source = |i| if same { held.start + i..held.start + i + 1 } else { held.clone() };
+    (0..answer.len()).map(source).collect()
 }
 
 #[cfg(test)]

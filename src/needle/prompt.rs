@@ -40,11 +40,16 @@ impl Draft {
             return Ok(());
         }
         let at = whole.iter().zip(&self.tokens).take_while(|(a, b)| a == b).count();
-        let seam = self.seams.partition_point(|(from, _)| *from <= at);
-        let part = self.seams.get(seam.saturating_sub(1)).map_or("opening", |(_, p)| p);
-        let between = match seam.checked_sub(2).map(|i| self.seams[i].1) {
-            Some(before) if self.seams[seam - 1].0 + 1 >= at => format!("at the seam of {before} and {part}"),
-            _ => format!("within the {part}"),
+        // A seam shows where the pieces meet, or one token to either side of it.
+        let near = [0, 1, -1]
+            .iter()
+            .find_map(|d| (1..self.seams.len()).find(|i| self.seams[*i].0 as i64 == at as i64 + d));
+        let between = match near {
+            Some(i) => format!("at the seam of {} and {}", self.seams[i - 1].1, self.seams[i].1),
+            None => {
+                let last = self.seams.partition_point(|(from, _)| *from <= at).max(1) - 1;
+                format!("within the {}", self.seams.get(last).map_or("prompt", |(_, p)| p))
+            }
         };
         Err(Error::input(format!(
             "the tokenizer splits the prompt differently {between}: position {at} is token {} of the whole text and \
@@ -155,6 +160,55 @@ mod tests {
         assert_eq!(asked.len(), 3);
         assert_eq!(asked[2].job.answer_from, 1000);
         assert!(asked[2].job.tokens.starts_with(&asked[0].job.tokens), "the answer is in the next prompt");
+    }
+
+    /// A byte-level tokenizer with the released models' role tokens.
+    fn chat(roles: bool) -> Language {
+        use tokenizers::models::bpe::BPE;
+        use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+        let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+        alphabet.sort_unstable();
+        let vocab: Vec<(String, u32)> =
+            alphabet.iter().enumerate().map(|(i, c)| (c.to_string(), i as u32)).collect();
+        let bpe = BPE::builder()
+            .vocab_and_merges(vocab.into_iter().collect::<tokenizers::models::bpe::Vocab>(), vec![]);
+        let mut t = tokenizers::Tokenizer::new(bpe.build().unwrap());
+        t.with_pre_tokenizer(Some(ByteLevel::new(false, false, false)));
+        if roles {
+            let names = [
+                "<｜begin▁of▁sentence｜>",
+                "<｜User｜>",
+                "<｜Assistant｜>",
+                "</think>",
+                "<｜end▁of▁sentence｜>",
+            ];
+            let tokens: Vec<_> = names.iter().map(|n| tokenizers::AddedToken::from(*n, true)).collect();
+            t.add_special_tokens(&tokens);
+        }
+        Language::new(t).unwrap()
+    }
+
+    /// Catches a chat prompt whose roles are spelled as text, or whose answer does not follow `</think>`.
+    #[test]
+    fn other_tokenizers_are_asked_in_chat_or_in_plain_text() {
+        for roles in [true, false] {
+            let l = chat(roles);
+            assert_eq!(l.style.name(), if roles { "chat" } else { "plain text" });
+            let d = Document::write(&l, 1, 0, 6000, true).unwrap();
+            let open = d.facts.iter().position(|f| !f.spent).unwrap();
+            for length in 4000..4010 {
+                let asked = ask(&l, &d, &[1, 0], length, &[open], true).unwrap().unwrap().remove(0);
+                assert_eq!(asked.job.answer_from, length);
+                let role = |name: &str| l.piece(name.into()).unwrap().tokens;
+                if roles {
+                    assert_eq!(asked.job.tokens[..1], role("<｜begin▁of▁sentence｜>"));
+                    assert_eq!(asked.job.tokens[length - 1..length], role("</think>"));
+                }
+                for (i, s) in asked.job.sources.iter().enumerate() {
+                    assert_eq!(asked.job.tokens[s.end - 1], asked.job.tokens[length + i]);
+                }
+            }
+        }
     }
 
     /// Catches a check of the seams that cannot fail.

@@ -225,7 +225,7 @@ fn rows(path: &Path, columns: &[&str]) -> Vec<StringRecord> {
     bytes.truncate(bytes.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1));
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&bytes[..]);
     let mut rows = reader.records().map_while(Result::ok);
-    if rows.next().is_none_or(|h| h != StringRecord::from(columns)) {
+    if rows.next().is_none_or(|h| h != *columns) {
         return Vec::new();
     }
     rows.filter(|r| r.len() == columns.len()).collect()

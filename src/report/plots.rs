@@ -108,7 +108,7 @@ struct Frame {
     x: (f64, f64),
 }
 
-const BOX: (f64, f64, f64, f64) = (60.0, 40.0, 440.0, 300.0);
+const BOX: (f64, f64, f64, f64) = (60.0, 52.0, 440.0, 290.0);
 
 impl Frame {
     fn new(title: &str, xlabel: &str, ylabel: &str, x: (u32, u32)) -> Frame {
