@@ -206,9 +206,9 @@ fn the_same_run_gives_the_same_bytes() {
     let e = fails(&["merge", &path("a"), &path("b"), &path("c"), "--out", &path("x")], 2);
     assert!(e.contains("`seed` was 7, now it is 8"), "{e}");
     // A resumed run must be the same run.
+    let whole_dir = path("whole");
     let other =
-        [&["needle", "--resume", "--out"], &[path("whole").as_str()][..], &grid[..8], &["--seed", "8"]]
-            .concat();
+        [&["needle", "--resume", "--out"], &[whole_dir.as_str()][..], &grid[..8], &["--seed", "8"]].concat();
     let e = fails(&other, 2);
     assert!(e.contains("`seed` was 7"), "{e}");
 }

@@ -119,7 +119,7 @@ impl<'a> OwnText<'a> {
 
     fn draft(&self, from: usize, split: usize, to: usize) -> Result<Draft> {
         let hay = |r: Range<usize>| self.text.haystack.get(r).unwrap_or_default();
-        let mut text = self.language.opening()?.text;
+        let mut text = self.language.opening(false)?.text;
         text.push_str(hay(from..split));
         let needle = self.text.needle.trim();
         if !text.is_empty() && !text.ends_with(char::is_whitespace) && split > from {
@@ -134,9 +134,7 @@ impl<'a> OwnText<'a> {
         text.push_str(rest);
         text.push_str(if self.language.style == Style::Fixture { " " } else { "\n" });
         text.push_str(self.text.question.trim_end());
-        if self.language.style == Style::Chat {
-            text.push_str(super::language::ASSISTANT);
-        }
+        text.push_str(self.language.before_answer());
         Ok(Draft { tokens: self.language.whole(&text)?.len(), text, needle })
     }
 

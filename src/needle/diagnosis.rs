@@ -7,6 +7,9 @@ use super::record::{Record, Width};
 use super::stats::Rate;
 use serde::Serialize;
 
+/// Below this p a difference from golden that is not significant is worth more trials.
+const DOUBT: f64 = 0.25;
+
 /// A verdict about one path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -143,7 +146,7 @@ fn cause(id: &Identity, e: &Evidence, golden: &Evidence) -> Cause {
             return Cause::RankingWorse;
         }
         let doubtful = e.rates.iter().any(|(_, r)| !r.reaches(limit) && r.rate.is_some_and(|p| p < limit));
-        let doubtful = doubtful || e.golden.is_some_and(|(all, _)| all.undecided());
+        let doubtful = doubtful || e.golden.is_some_and(|(all, _)| all.undecided() && all.p < DOUBT);
         return if doubtful { Cause::Undecided } else { Cause::NothingWrong };
     }
     // 5. Without ranks only the place of the cliff and whether it moves can tell.
@@ -349,3 +352,6 @@ fn next(id: &Identity, cause: Cause, e: &Evidence) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

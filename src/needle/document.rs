@@ -96,7 +96,7 @@ impl Document {
     ) -> Result<Document> {
         let mut rng = Rng::of(&[seed, index as u64, u64::from(turns)]);
         let mut keys = Keys::new(language, &mut rng);
-        let opening = language.opening()?;
+        let opening = language.opening(turns)?;
         let mut d = Document { tokens: opening.tokens.len(), pieces: vec![(0, opening)], facts: Vec::new() };
         let mut stretch = d.tokens;
         let mut next = stretch + rng.below(EVERY_EARLY.0);

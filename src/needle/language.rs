@@ -3,7 +3,10 @@
 use super::rng::Rng;
 use super::words::{FACTS, QUESTIONS, SENTENCES, Words};
 use crate::checkpoint::Checkpoint;
+use crate::encoding::constants::{ASSISTANT, BOS, EOS, THINK_END, USER};
+use crate::encoding::{EncodeOptions, Message, Mode, render};
 use crate::error::{Error, Result};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tokenizers::Tokenizer;
@@ -11,12 +14,47 @@ use tokenizers::Tokenizer;
 /// Sentences kept for filling a prompt up to an exact length.
 const BANK: usize = 480;
 
-/// Tokens of the released models' chat format.
-const BOS: &str = "<｜begin▁of▁sentence｜>";
-const USER: &str = "<｜User｜>";
-/// Where the answer begins, in chat mode.
-pub const ASSISTANT: &str = "<｜Assistant｜></think>";
-const EOS: &str = "<｜end▁of▁sentence｜>";
+/// Stands in for text when the encoder is asked what it writes around it.
+const MARK: &str = "\u{1}";
+
+/// What the chat encoder writes between the texts of a conversation, in chat mode.
+#[derive(Debug, Clone, Default)]
+struct Roles {
+    /// Before the first user's text.
+    open: String,
+    /// The same behind a system prompt with tools.
+    open_with_tools: String,
+    /// Between a question and its answer.
+    answer: String,
+    /// Between an answer and the next user's text.
+    next: String,
+}
+
+impl Roles {
+    fn of() -> Result<Roles> {
+        let options = EncodeOptions::of(Mode::Chat);
+        let around = |messages: &[Message]| -> Result<Vec<String>> {
+            Ok(render(messages, &options)?.text.split(MARK).map(str::to_owned).collect())
+        };
+        let tool = |name: &str, what: &str, parameter: &str| {
+            json!({"type": "function", "function": {"name": name, "description": what, "parameters": {
+                "type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}}})
+        };
+        let system =
+            Message::system("You keep a diary for the user and answer questions about it.").tools(vec![
+                tool("search_notes", "Searches the user's notes.", "query"),
+                tool("send_letter", "Sends a letter.", "text"),
+            ]);
+        let talk = [Message::user(MARK), Message::assistant(MARK), Message::user(MARK)];
+        let with_tools = around(&[&[system][..], &talk[..]].concat())?;
+        let mut plain = around(&talk)?;
+        if plain.len() != 4 || with_tools.len() != 4 {
+            return Err(Error::bug("the encoder changed the texts of a conversation"));
+        }
+        let mut part = |i: usize| std::mem::take(&mut plain[i]);
+        Ok(Roles { open: part(0), answer: part(1), next: part(2), open_with_tools: with_tools[0].clone() })
+    }
+}
 
 /// How prompts are spelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +116,7 @@ pub struct Language {
     pub style: Style,
     /// The words.
     pub words: Words,
+    roles: Roles,
     bank: BTreeMap<usize, Vec<Piece>>,
 }
 
@@ -105,15 +144,12 @@ impl Language {
         let style =
             if known(&words.adjectives) && known(&words.nouns) && tokenizer.token_to_id("[BOS]").is_some() {
                 Style::Fixture
-            } else if [BOS, USER, "<｜Assistant｜>", "</think>", EOS]
-                .iter()
-                .all(|t| tokenizer.token_to_id(t).is_some())
-            {
+            } else if known(&[BOS, USER, ASSISTANT, THINK_END, EOS]) {
                 Style::Chat
             } else {
                 Style::Plain
             };
-        let mut language = Language { tokenizer, style, words, bank: BTreeMap::new() };
+        let mut language = Language { tokenizer, style, words, roles: Roles::of()?, bank: BTreeMap::new() };
         let mut rng = Rng::of(&[0xba4c]);
         for i in 0..BANK {
             let piece = language.sentence_of(SENTENCES[i % SENTENCES.len()], &mut rng)?;
@@ -140,10 +176,11 @@ impl Language {
         })
     }
 
-    /// What stands before the haystack.
-    pub fn opening(&self) -> Result<Piece> {
+    /// What stands before the haystack; with `turns`, where there are roles, a system prompt with tools too.
+    pub fn opening(&self, turns: bool) -> Result<Piece> {
         match self.style {
-            Style::Chat => self.piece(format!("{BOS}{USER}")),
+            Style::Chat if turns => self.piece(self.roles.open_with_tools.clone()),
+            Style::Chat => self.piece(self.roles.open.clone()),
             _ => Ok(Piece { text: String::new(), tokens: self.whole("")? }),
         }
     }
@@ -217,9 +254,14 @@ impl Language {
             Style::Plain => self.spelled(&fact.fill(QUESTIONS[way])).trim_end().to_owned(),
             Style::Chat => {
                 let asked = fact.fill("What is the {A} of the {K}? Answer with the number only.");
-                format!("{asked}{ASSISTANT}")
+                format!("{asked}{}", self.roles.answer)
             }
         })
+    }
+
+    /// What stands between a question and its answer.
+    pub fn before_answer(&self) -> &str {
+        if self.style == Style::Chat { &self.roles.answer } else { "" }
     }
 
     /// The answer alone.
@@ -233,7 +275,7 @@ impl Language {
         self.piece(match self.style {
             Style::Fixture => ".".into(),
             Style::Plain => "\n".into(),
-            Style::Chat => format!("{EOS}{USER}"),
+            Style::Chat => self.roles.next.clone(),
         })
     }
 
@@ -280,7 +322,7 @@ mod tests {
     fn the_fixture_knows_every_word() {
         let l = pico();
         assert_eq!(l.style, Style::Fixture);
-        assert_eq!(l.opening().unwrap().tokens, [0]);
+        assert_eq!(l.opening(false).unwrap().tokens, [0]);
         let mut rng = Rng::of(&[3]);
         for template in SENTENCES {
             let piece = l.sentence_of(template, &mut rng).unwrap();

@@ -201,6 +201,8 @@ mod tests {
                 assert_eq!(asked.job.answer_from, length);
                 let role = |name: &str| l.piece(name.into()).unwrap().tokens;
                 if roles {
+                    let text = &d.pieces[0].1.text;
+                    assert!(text.contains("search_notes") && text.ends_with("<｜User｜>"), "{text}");
                     assert_eq!(asked.job.tokens[..1], role("<｜begin▁of▁sentence｜>"));
                     assert_eq!(asked.job.tokens[length - 1..length], role("</think>"));
                 }
@@ -216,7 +218,7 @@ mod tests {
     fn a_seam_that_merges_is_named() {
         let l = pico();
         let mut draft = Draft::default();
-        draft.add("opening", &l.opening().unwrap());
+        draft.add("opening", &l.opening(false).unwrap());
         draft.add("haystack", &l.piece(" the velvet".into()).unwrap());
         draft.add("question", &l.piece("lynx".into()).unwrap());
         let e = draft.verify(&l).unwrap_err();

@@ -1,7 +1,6 @@
 //! What a grid will cost, said before it starts.
 
-use super::Prepared;
-use crate::cli::Globals;
+use super::prepare::Prepared;
 use crate::cli::table::{bytes, count, grouped, wrapped};
 use crate::engine::grid::{GridPath, grade};
 use crate::engine::{Loader, Quiet};
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 const SMALL: u64 = 1 << 30;
 
 /// Tokens a second of one path, from one short prompt; `None` where the test would cost as much as the run.
-pub fn speed(p: &Prepared, _: &Globals) -> Result<Option<f64>> {
+pub(super) fn speed(p: &Prepared) -> Result<Option<f64>> {
     let Some(job) = p.plan.sample.clone().filter(|_| p.checkpoint.inventory().bytes_total < SMALL) else {
         return Ok(None);
     };
@@ -31,7 +30,7 @@ fn cells(p: &Prepared) -> usize {
 }
 
 /// As JSON, schema `dsv4.needle-plan/1`.
-pub fn json(p: &Prepared, speed: Option<f64>) -> Value {
+pub(super) fn json(p: &Prepared, speed: Option<f64>) -> Value {
     let g = &p.identity.grid;
     json!({
         "schema": "dsv4.needle-plan/1",
@@ -55,7 +54,7 @@ fn seconds(p: &Prepared, speed: Option<f64>) -> Option<f64> {
 }
 
 /// For people.
-pub fn text(p: &Prepared, speed: Option<f64>) -> String {
+pub(super) fn text(p: &Prepared, speed: Option<f64>) -> String {
     let (g, plan) = (&p.identity.grid, &p.plan);
     let ctx: Vec<String> = g.ctx.iter().map(|c| short(*c)).collect();
     let depths: Vec<String> = g.depths.iter().map(f64::to_string).collect();
