@@ -133,8 +133,11 @@ impl Evidence {
             (w.label(), w.entries(id.index_topk), both, cliff(&rates(id, records, path, *w), id.reliable))
         });
         let longest = run.iter().map(|(r, _)| r.place.ctx).max();
-        let mut needs: Vec<u32> =
-            run.iter().filter(|(r, _)| Some(r.place.ctx) == longest).filter_map(|(_, o)| need(o)).collect();
+        let mut needs: Vec<u32> = run
+            .iter()
+            .filter(|(r, _)| Some(r.place.ctx) == longest)
+            .filter_map(|(_, o)| need(o, id.ratio))
+            .collect();
         needs.sort_unstable();
         Evidence {
             path: path.into(),

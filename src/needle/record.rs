@@ -24,6 +24,8 @@ pub struct Outcome {
     pub prompt_tokens: usize,
     /// Tokens of the needle's sentence.
     pub needle: Range<usize>,
+    /// For every answer token, the first position of the prompt that holds the part of the fact it repeats.
+    pub sources: Vec<usize>,
     /// Grades of the answer's tokens.
     pub tokens: Vec<TokenGrade>,
     /// Ranks of the fact in the index.

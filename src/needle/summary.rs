@@ -123,12 +123,18 @@ pub(super) fn outcomes<'a>(
     records.filter_map(|r| r.outcome.as_ref().ok().map(|o| (r, o)))
 }
 
-/// The width a trial needs: the largest, over its answer tokens, of the best rank any layer gives the fact. `None`
-/// where ranks are missing.
-pub fn need(o: &Outcome) -> Option<u32> {
+/// The width a trial needs: the largest that any of its answer tokens needs. A token needs the best rank that any layer
+/// gives its fact when it is predicted, or gave it for an earlier answer token whose fact lies in the same window of
+/// `ratio` tokens: the same entries hold both, and what was read then is still in the sliding window. `None` where ranks
+/// are missing.
+pub fn need(o: &Outcome, ratio: usize) -> Option<u32> {
+    let best = |answer: usize| o.ranks.iter().filter(|r| r.answer == answer).map(|r| r.rank).min();
+    let window = |answer: usize| o.sources.get(answer).map(|p| p / ratio.max(1));
     let mut most = 0;
     for answer in 0..o.tokens.len() {
-        most = most.max(o.ranks.iter().filter(|r| r.answer == answer).map(|r| r.rank).min()?);
+        let own = best(answer)?;
+        let earlier = (0..answer).filter(|a| window(*a).is_some() && window(*a) == window(answer));
+        most = most.max(earlier.filter_map(best).fold(own, u32::min));
     }
     (most > 0).then_some(most)
 }
@@ -157,7 +163,7 @@ pub fn summarise(id: &Identity, paths: &[(String, Width)], records: &[Record]) -
             }
             ranks(&mut s.ranks, id, path, *width, *ctx, &here);
             if *width == Width::Native {
-                ceiling(&mut s.ceiling, path, *ctx, &here);
+                ceiling(&mut s.ceiling, id, path, *ctx, &here);
             }
         }
         s.ranges.push(Range {
@@ -260,9 +266,9 @@ fn ranks(
     }
 }
 
-fn ceiling(out: &mut Vec<Ceiling>, path: &str, ctx: usize, records: &[&Record]) {
+fn ceiling(out: &mut Vec<Ceiling>, id: &Identity, path: &str, ctx: usize, records: &[&Record]) {
     let run: Vec<&Outcome> = records.iter().filter_map(|r| r.outcome.as_ref().ok()).collect();
-    let needs: Vec<u32> = run.iter().filter_map(|o| need(o)).collect();
+    let needs: Vec<u32> = run.iter().filter_map(|o| need(o, id.ratio)).collect();
     let Some(most) = run.iter().flat_map(|o| o.ranks.iter()).map(|r| r.visible).max() else { return };
     let mut width = 1;
     while width < most.saturating_mul(2) {
@@ -277,9 +283,44 @@ fn width_needed(id: &Identity, records: &[&Record]) -> Option<u32> {
     let mut most = None;
     for ctx in &id.grid.ctx {
         let here = records.iter().filter(|r| r.place.ctx == *ctx);
-        let mut needs: Vec<u32> = here.filter_map(|r| need(r.outcome.as_ref().ok()?)).collect();
+        let mut needs: Vec<u32> = here.filter_map(|r| need(r.outcome.as_ref().ok()?, id.ratio)).collect();
         needs.sort_unstable();
         most = most.max(quantile(&needs, id.reliable));
     }
     most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::grid::{FactRank, TokenGrade};
+
+    /// Catches an estimate that demands a fact of every layer, or again of a token whose entry was read before.
+    #[test]
+    fn a_trial_needs_the_best_rank_of_its_worst_token() {
+        let token = TokenGrade { position: 0, expected: 0, top: 0, rank: 0, logprob: 0.0, margin: 0.0 };
+        let fact = |(layer, answer, rank)| FactRank {
+            layer,
+            answer,
+            rank,
+            visible: 900,
+            width: 64,
+            selected: true,
+            mass: 0.0,
+            potential: 0.0,
+        };
+        let ranks = [(1, 0, 9), (1, 1, 50), (1, 2, 400), (3, 0, 20), (3, 1, 30), (3, 2, 300)];
+        let mut o = Outcome {
+            tokens: vec![token; 3],
+            sources: vec![6, 8, 9],
+            ranks: ranks.into_iter().map(fact).collect(),
+            ..Outcome::default()
+        };
+        // Tokens 1 and 2 lie in window 2, token 0 in window 1.
+        assert_eq!(need(&o, 4), Some(30));
+        o.sources = vec![6, 7, 8];
+        assert_eq!(need(&o, 4), Some(300));
+        o.ranks.clear();
+        assert_eq!(need(&o, 4), None);
+    }
 }

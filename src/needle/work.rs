@@ -197,6 +197,7 @@ pub fn pass<O: Ops + Clone + Send + 'static>(
                     (Ok(asked), Some(results)) => Ok(Outcome {
                         prompt_tokens: asked.job.answer_from,
                         needle: asked.needle.clone(),
+                        sources: asked.job.sources.iter().map(|r| r.start).collect(),
                         tokens: results[i].tokens.clone(),
                         ranks: results[i].ranks.clone(),
                     }),

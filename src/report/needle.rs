@@ -26,6 +26,7 @@ pub const NEEDLE: &[&str] = &[
     "needle_to",
     "answer_from",
     "answer_to",
+    "source",
     "exact",
     "first_lost",
     "expected",
@@ -130,6 +131,7 @@ fn needle_row(kind: &str, seed: u64, r: &Record) -> Vec<String> {
             o.needle.end.to_string(),
             o.prompt_tokens.to_string(),
             (o.prompt_tokens + o.tokens.len()).to_string(),
+            join(o.sources.iter()),
             o.exact().to_string(),
             o.first_lost().map_or(String::new(), |i| i.to_string()),
             join(o.tokens.iter().map(|t| t.expected)),
@@ -212,6 +214,7 @@ fn record_of(f: &Fields) -> Option<(Record, usize)> {
     let outcome = Outcome {
         prompt_tokens: f.get("prompt_tokens")?,
         needle: f.get("needle_from")?..f.get("needle_to")?,
+        sources: f.list("source")?,
         tokens,
         ranks: Vec::new(),
     };
@@ -278,6 +281,7 @@ mod tests {
         let outcome = Outcome {
             prompt_tokens: 512,
             needle: 50..64,
+            sources: vec![58, 59],
             tokens: vec![grade(0, -0.1), TokenGrade { position: 512, ..grade(2, -2.345_678_901_234_567) }],
             ranks: vec![fact(1), fact(3)],
         };

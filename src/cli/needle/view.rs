@@ -201,7 +201,8 @@ fn ceiling(o: &Outcome) -> String {
     if widths.is_empty() {
         return String::new();
     }
-    let mut t = String::from("Recall ceiling estimated from the ranks at the native width (an estimate)\n\n");
+    let mut t =
+        String::from("Recall ceiling against index_topk: an estimate, from ranks at the native width\n\n");
     let mut names: Vec<&String> = o.summary.ceiling.iter().map(|c| &c.path).collect();
     names.dedup();
     for path in names {

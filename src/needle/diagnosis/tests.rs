@@ -69,6 +69,7 @@ fn causes(ctx: &[usize], of: impl Fn(&str, Width, usize, usize) -> Trial) -> (Ca
                 let outcome = Outcome {
                     prompt_tokens: *c,
                     needle: 0..9,
+                    sources: vec![5],
                     tokens: vec![token],
                     ranks: vec![fact(0), fact(1)],
                 };
