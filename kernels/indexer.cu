@@ -1,0 +1,259 @@
+// The lightning indexer: scores of compressed entries, and the exact, repeatable choice of the best.
+// Must match src/kernels/index.rs: `scores` with indexer.{q_dtype, k_dtype} = bf16 (or the fp8 formats, the query's scale
+// then folded into the head weight as in src/kernels/index_emul.rs, fold_scale = on), and `select` with ties to the
+// lower id, −0 equal to +0, NaN below everything, ids ascending, −1 behind the last.
+//
+// indexer_scores: grid (ceil(n / 256), ceil(tokens / TOKENS), sequences), 256 threads. A warp keeps 32 keys in registers
+// as the left operand, the 64 heads of token after token pass by in shared memory as the right one; the sum over heads
+// is then a sum along the rows of the accumulators. Blocks that no token of theirs can see only write −inf.
+
+#include "common.cuh"
+
+#ifndef KEYS_FP8
+#define KEYS_FP8 0 // 1: keys are e4m3 with one f32 scale each
+#endif
+#ifndef QUERY_FP8
+#define QUERY_FP8 0 // 1: queries are e4m3 with one f32 scale a head
+#endif
+#define IDX_HEADS 64
+#define IDX_DIM 128
+#define BLOCK_KEYS 256
+// Bytes of a query row in shared memory: 16-byte reads by (head, part) then touch every bank group once.
+#define Q_STRIDE 320
+#define Q_BYTES (IDX_HEADS * Q_STRIDE)
+
+// Eight values of a row as the bf16 pairs of two products. Which dims meet in one product is a matter of convention as
+// long as both operands share it; this one lets every thread read 8 consecutive dims.
+template <int FP8> __device__ __forceinline__ uint4 eight(const u8 *row, int dim) {
+    if (!FP8) return *(const uint4 *)(row + dim * 2);
+    const uint2 codes = *(const uint2 *)(row + dim);
+    const Rebase one = rebase_e8m0<120>(127);
+    const uint2 a = e4m3x4_bf16(codes.x, one), b = e4m3x4_bf16(codes.y, one);
+    return make_uint4(a.x, a.y, b.x, b.y);
+}
+
+// Brings the query heads and head weights of a token into a buffer.
+__device__ __forceinline__ void bring_query(u8 *to, float *w, const u8 *q, const float *q_scale, const float *weights,
+                                            u64 token) {
+#if QUERY_FP8
+    for (int i = threadIdx.x; i < IDX_HEADS * 16; i += 256)
+        *(uint4 *)(to + (i >> 4) * Q_STRIDE + (i & 15) * 16) =
+            eight<1>(q + (token * IDX_HEADS + (i >> 4)) * IDX_DIM, (i & 15) * 8);
+#else
+    for (int i = threadIdx.x; i < IDX_HEADS * 16; i += 256)
+        copy16(smem_address(to + (i >> 4) * Q_STRIDE + (i & 15) * 16),
+               q + (token * IDX_HEADS + (i >> 4)) * IDX_DIM * 2 + (i & 15) * 16, true);
+#endif
+    if (threadIdx.x < IDX_HEADS) {
+        const u64 at = token * IDX_HEADS + threadIdx.x;
+        w[threadIdx.x] = weights[at] * (QUERY_FP8 ? q_scale[at] : 1.0f);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    indexer_scores(const u8 *q, const float *q_scale,    // [sequences·tokens, 64, 128], [.., 64] (fp8 only)
+                   const float *weights,                 // [sequences·tokens, 64]
+                   const u8 *keys, const float *k_scale, // [sequences, n, 128], [sequences, n] (fp8 only)
+                   const int *visible,                   // [sequences·tokens]: entries each token sees
+                   float *out,                           // [sequences·tokens, n]
+                   int tokens, int n, int per_block) {
+    __shared__ __align__(16) u8 queries[2][Q_BYTES];
+    __shared__ float head_weights[2][IDX_HEADS];
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int key0 = blockIdx.x * BLOCK_KEYS;
+    const int first = blockIdx.y * per_block, last = min(first + per_block, tokens);
+    const u64 token0 = (u64)blockIdx.z * tokens;
+    // Lane t of a quad writes the key of row tile t/2, half t%2.
+    const int mine = key0 + warp * 32 + (t >> 1) * 16 + (t & 1) * 8 + g;
+    int most = 0;
+    for (int i = first; i < last; ++i) most = max(most, visible[token0 + i]);
+    if (key0 >= most) {
+        for (int i = first; i < last; ++i)
+            if (mine < n) out[(token0 + i) * n + mine] = NEG_INF;
+        return;
+    }
+    bring_query(queries[0], head_weights[0], q, q_scale, weights, token0 + first);
+    copies_commit();
+    // Rows beyond the last key repeat it; what they give is not written.
+    uint4 key[2][2][4];
+    float key_factor = 1.0f;
+    {
+        const int width = KEYS_FP8 ? IDX_DIM : 2 * IDX_DIM;
+        for (int m = 0; m < 2; ++m)
+            for (int half = 0; half < 2; ++half) {
+                const int row = min(key0 + warp * 32 + m * 16 + half * 8 + g, n - 1);
+                const u8 *at = keys + ((u64)blockIdx.z * n + row) * width;
+                for (int b = 0; b < 4; ++b) key[m][half][b] = eight<KEYS_FP8>(at, b * 32 + t * 8);
+            }
+        if (KEYS_FP8) key_factor = k_scale[(u64)blockIdx.z * n + min(mine, n - 1)];
+    }
+    for (int i = first; i < last; ++i) {
+        const int buffer = (i - first) & 1;
+        copies_wait<0>();
+        __syncthreads();
+        if (i + 1 < last) bring_query(queries[buffer ^ 1], head_weights[buffer ^ 1], q, q_scale, weights, token0 + i + 1);
+        copies_commit();
+        const int seen = visible[token0 + i];
+        if (key0 >= seen) {
+            if (mine < n) out[(token0 + i) * n + mine] = NEG_INF;
+            continue;
+        }
+        const u8 *row = queries[buffer] + g * Q_STRIDE + t * 16;
+        const float2 *w = (const float2 *)(head_weights[buffer]) + t;
+        float sum[2][2] = {};
+#pragma unroll 1
+        for (int h = 0; h < IDX_HEADS / 8; h += 2) {
+            float d[2][2][4] = {};
+#pragma unroll
+            for (int b = 0; b < 4; ++b) {
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const uint4 v = *(const uint4 *)(row + (h + j) * 8 * Q_STRIDE + b * 64);
+#pragma unroll
+                    for (int m = 0; m < 2; ++m) {
+                        const uint4 lo = key[m][0][b], hi = key[m][1][b];
+                        const u32 a0[4] = {lo.x, hi.x, lo.y, hi.y}, a1[4] = {lo.z, hi.z, lo.w, hi.w};
+                        mma_bf16(d[j][m], a0, v.x, v.y);
+                        mma_bf16(d[j][m], a1, v.z, v.w);
+                    }
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const float2 f = w[(h + j) * 4];
+#pragma unroll
+                for (int m = 0; m < 2; ++m) {
+                    sum[m][0] = fmaf(f.y, fmaxf(d[j][m][1], 0.0f), fmaf(f.x, fmaxf(d[j][m][0], 0.0f), sum[m][0]));
+                    sum[m][1] = fmaf(f.y, fmaxf(d[j][m][3], 0.0f), fmaf(f.x, fmaxf(d[j][m][2], 0.0f), sum[m][1]));
+                }
+            }
+        }
+        float score = 0.0f;
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float s = sum[m][half];
+                s += __shfl_xor_sync(0xffffffffu, s, 1);
+                s += __shfl_xor_sync(0xffffffffu, s, 2);
+                if (t == m * 2 + half) score = s;
+            }
+        if (mine < n) out[(token0 + i) * n + mine] = mine < seen ? score * key_factor : NEG_INF;
+    }
+}
+
+// ---- selection -----------------------------------------------------------------------------------------------------
+
+#define SELECT_THREADS 1024
+#define BINS 2048
+
+__device__ __forceinline__ u32 ordered(float x) {
+    if (x != x) return 0;
+    const u32 b = __float_as_uint(x + 0.0f);
+    return (b >> 31) ? ~b : b | 0x80000000u;
+}
+
+// Exclusive sum of `x` over the threads of the block, and the total.
+__device__ __forceinline__ int block_sum(int x, int *scratch, int &total) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int s = x;
+    for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, s, d);
+        if (lane >= d) s += other;
+    }
+    __syncthreads();
+    if (lane == 31) scratch[warp] = s;
+    __syncthreads();
+    int w = scratch[lane];
+    for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, w, d);
+        if (lane >= d) w += other;
+    }
+    total = __shfl_sync(0xffffffffu, w, 31);
+    const int before = __shfl_sync(0xffffffffu, w, (warp + 31) & 31);
+    return (warp ? before : 0) + s - x;
+}
+
+// The k best of each row: grid (rows), 1024 threads. Dynamic shared memory: 4 bytes for each of the first `cached`
+// scores (they are then read from memory once), behind 8 · ceil(n / 32) bytes for two sets of bits, one bit an entry.
+extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
+    indexer_topk(const float *scores, // [rows, n]
+                 const int *visible,  // [rows]: only the first of them take part
+                 int *ids,            // [rows, k]
+                 int n, int k, int cached) {
+    extern __shared__ __align__(16) u32 dynamic[];
+    __shared__ int bins[BINS];
+    __shared__ int scratch[32];
+    __shared__ int found[2];
+    const u64 row = blockIdx.x;
+    const int seen = min(visible[row], n), tid = threadIdx.x;
+    int *out = ids + row * k;
+    if (seen <= k) {
+        for (int i = tid; i < k; i += SELECT_THREADS) out[i] = i < seen ? i : -1;
+        return;
+    }
+    const int words = (n + 31) / 32;
+    u32 *above = dynamic, *equal = dynamic + words, *held = dynamic + 2 * words;
+    const float *from = scores + row * n;
+    const int hold = min(cached, seen);
+    for (int j = tid; j < hold; j += SELECT_THREADS) held[j] = ordered(from[j]);
+    auto key = [&](int j) { return j < hold ? held[j] : ordered(from[j]); };
+
+    // Radix descent: 11, 11 and 10 bits. `prefix` are the leading bits of the k-th largest key, `need` how many of the
+    // keys that share them are still to be taken.
+    u32 prefix = 0;
+    int need = k, left = 32;
+    bool whole = false;
+    while (left > 0 && !whole) {
+        const int width = left > 10 ? 11 : 10, shift = left - width;
+        for (int i = tid; i < BINS; i += SELECT_THREADS) bins[i] = 0;
+        __syncthreads();
+        for (int j = tid; j < seen; j += SELECT_THREADS) {
+            const u32 u = key(j);
+            if (left == 32 || u >> left == prefix) atomicAdd(&bins[(u >> shift) & ((1u << width) - 1)], 1);
+        }
+        __syncthreads();
+        // Thread i looks at two bins, counted from the highest.
+        const int high = BINS - 1 - 2 * tid, a = bins[high], b = bins[high - 1];
+        int total;
+        const int before = block_sum(a + b, scratch, total);
+        if (before < need && before + a >= need) found[0] = high, found[1] = before;
+        else if (before + a < need && before + a + b >= need) found[0] = high - 1, found[1] = before + a;
+        __syncthreads();
+        prefix = prefix << width | (u32)found[0];
+        need -= found[1];
+        left = shift;
+        whole = bins[found[0]] == need; // all keys with this prefix are taken: no more bits are needed
+        __syncthreads();
+    }
+    const u32 least = whole ? prefix << left : prefix + 1; // keys from here on are taken
+    const int ties = whole ? 0 : need;                     // and so many of those equal to prefix, lowest ids first
+
+    for (int w = tid >> 5; w < words; w += SELECT_THREADS / 32) {
+        const int j = w * 32 + (tid & 31);
+        const u32 u = j < seen ? key(j) : 0;
+        const u32 up = __ballot_sync(0xffffffffu, j < seen && u >= least);
+        const u32 same = __ballot_sync(0xffffffffu, j < seen && !whole && u == prefix);
+        if ((tid & 31) == 0) above[w] = up, equal[w] = same;
+    }
+    __syncthreads();
+    const int each = (words + SELECT_THREADS - 1) / SELECT_THREADS;
+    const int begin = min(tid * each, words), end = min(begin + each, words);
+    int count = 0, total;
+    for (int w = begin; w < end; ++w) count += __popc(equal[w]);
+    int rank = block_sum(count, scratch, total);
+    count = 0;
+    for (int w = begin; w < end; ++w) {
+        u32 same = equal[w], taken = above[w];
+        while (same) {
+            const u32 bit = same & (0u - same);
+            if (rank++ < ties) taken |= bit;
+            same ^= bit;
+        }
+        above[w] = taken;
+        count += __popc(taken);
+    }
+    int at = block_sum(count, scratch, total);
+    for (int w = begin; w < end; ++w)
+        for (u32 bits = above[w]; bits; bits &= bits - 1) out[at++] = w * 32 + __ffs(bits) - 1;
+}

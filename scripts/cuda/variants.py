@@ -1,0 +1,27 @@
+"""The compile-time choices every kernel is shipped with. compile_kernels.py builds all of them, bench.py runs them."""
+
+from dataclasses import dataclass, field
+
+ARCHS = ("sm_80", "sm_90", "sm_120")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel file with its macros, and the architectures it is for."""
+
+    file: str
+    macros: dict = field(default_factory=dict)
+    archs: tuple = ARCHS
+
+
+VARIANTS = [
+    *(
+        Variant("sparse_mla_decode.cu", {"HEADS": h, "TILE": t})
+        for h, t in ((64, 64), (64, 32), (32, 64), (32, 32), (16, 64), (16, 32))
+    ),
+    *(Variant("indexer.cu", {"QUERY_FP8": q, "KEYS_FP8": k}) for q, k in ((0, 0), (0, 1), (1, 1))),
+    Variant("mhc.cu"),
+    *(Variant("moe.cu", {"FORMAT": f, "NT": n}) for f in (0, 1, 2) for n in (1, 2, 8)),
+    *(Variant("linear_fp8.cu", {"NT": n, "KW": k}) for n, k in ((1, 8), (2, 8), (8, 4))),
+    *(Variant("sparse_prefill.cu", {"HEADS": h, "TILE": 32}) for h in (64, 16)),
+]
