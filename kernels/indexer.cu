@@ -79,10 +79,13 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     float key_factor = 1.0f;
     {
         const int width = KEYS_FP8 ? IDX_DIM : 2 * IDX_DIM;
+#pragma unroll
         for (int m = 0; m < 2; ++m)
+#pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int row = min(key0 + warp * 32 + m * 16 + half * 8 + g, n - 1);
                 const u8 *at = keys + ((u64)blockIdx.z * n + row) * width;
+#pragma unroll
                 for (int b = 0; b < 4; ++b) key[m][half][b] = eight<KEYS_FP8>(at, b * 32 + t * 8);
             }
         if (KEYS_FP8) key_factor = k_scale[(u64)blockIdx.z * n + min(mine, n - 1)];

@@ -72,7 +72,9 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     const int per_warp = dims / (splits * WARPS); // a multiple of 32
     const u64 k0 = (u64)(split * WARPS + warp) * per_warp + t * 8;
     const u16 *rows[4], *cols[3];
+#pragma unroll
     for (int i = 0; i < 4; ++i) rows[i] = x + (u64)min(tile * TOKENS + i * 8 + g, tokens - 1) * dims + k0;
+#pragma unroll
     for (int i = 0; i < 3; ++i) cols[i] = fn + (u64)(i * 8 + g) * dims + k0;
     float d[2][3][4] = {}, squares[4] = {};
 #pragma unroll 2

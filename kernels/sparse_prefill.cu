@@ -23,41 +23,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // Without ids: the entries whose tokens end at or before this position, nc at most.
     const int chosen = ids ? nc : ratio ? min((pos + 1) / ratio, nc) : 0;
     const int n = nw + chosen;
-    int *slots = (int *)(smem + SLOTS_AT);
+    bring_queries(smem_address(smem), q + ((u64)token * heads + head0) * DIM);
+    copies_commit();
+    u32 *slots = (u32 *)(smem + SLOTS_AT);
     for (int i = threadIdx.x; i < (n + TILE - 1) / TILE * TILE; i += THREADS) {
-        int slot = -1;
-        if (i < nw) slot = from + i;
+        u32 slot = NO_KEY;
+        if (i < nw) slot = row_slot(from + i);
         else if (i < n) {
             const int id = ids ? ids[(u64)token * nc + i - nw] : i - nw;
-            if (id >= 0) slot = id | SECOND;
+            if (id >= 0) slot = row_slot(id) | SECOND;
         }
         slots[i] = slot;
     }
     __syncthreads();
     float acc[MT2][8][4] = {};
     Softmax state = {NEG_INF, 0.0f};
-    attend(smem, q + ((u64)token * heads + head0) * DIM, kv, comp, n, scale, acc, state);
+    attend(smem, kv, comp, n, scale, acc, state);
     __syncthreads();
-    float *factor = (float *)(smem + F_AT);
+    const u64 out0 = (u64)token * heads + head0;
     const int row = threadIdx.x / TPR;
     if (row < HEADS && threadIdx.x % TPR == 0) {
         // A token sees itself, so there is always a key.
-        const float own = (state.m + log2f(state.l)) * LN2, sink = sinks ? sinks[head0 + row] : NEG_INF;
-        const float m = fmaxf(own, sink), w = exp2_fast((own - m) * LOG2E), den = w + exp2_fast((sink - m) * LOG2E);
-        factor[row] = w / den / state.l;
-        lse[(u64)token * heads + head0 + row] = m + logf(den);
+        const float2 s = with_sink(own_lse(state), sinks ? sinks[head0 + row] : NEG_INF);
+        ((float *)(smem + F_AT))[row] = s.x / state.l;
+        lse[out0 + row] = s.y;
     }
     __syncthreads();
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-#pragma unroll
-    for (int m = 0; m < MT2; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int r = m * 16 + half * 8 + (lane >> 2);
-            const float f = factor[r];
-#pragma unroll
-            for (int n8 = 0; n8 < 8; ++n8)
-                *(u32 *)(out + ((u64)token * heads + head0 + r) * DIM + warp * 64 + n8 * 8 + (lane & 3) * 2) =
-                    bf16x2_of(acc[m][n8][2 * half] * f, acc[m][n8][2 * half + 1] * f);
-        }
+    put_sums(smem, acc);
+    __syncthreads();
+#pragma unroll 4
+    for (int i = threadIdx.x; i < HEADS * 128; i += THREADS) {
+        const int r = i >> 7, dim = (i & 127) * 4;
+        *(uint2 *)(out + (out0 + r) * DIM + dim) = bf16x4_of(*(const float4 *)((const float *)smem + r * O_STRIDE + dim));
+    }
 }

@@ -45,6 +45,7 @@ __device__ __forceinline__ Pairs e2m1_pairs(u32 w, Rebase s) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) r.p[i] = mul_bf16x2(r.p[i], s.first);
     if (FORMAT == 1 && s.second != 0x3f803f80u)
+#pragma unroll
         for (int i = 0; i < 4; ++i) r.p[i] = mul_bf16x2(r.p[i], s.second);
     return r;
 }
@@ -179,11 +180,14 @@ __device__ __forceinline__ void stream(u8 *smem, const u16 *x, const int *token,
     float *mine = (float *)smem + warp * (MW * NT * 128) + lane;
     __syncthreads();
     if (kw > 0) {
+#pragma unroll
         for (int i = 0; i < MW * NT * 4; ++i) mine[i * 32] = (&acc[0][0][0])[i];
     }
     __syncthreads();
     if (kw == 0) {
+#pragma unroll
         for (int k = 1; k < KW; ++k)
+#pragma unroll
             for (int i = 0; i < MW * NT * 4; ++i) (&acc[0][0][0])[i] += mine[k * (MW * NT * 128) + i * 32];
     }
 #endif

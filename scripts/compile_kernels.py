@@ -4,7 +4,8 @@
     python3 scripts/compile_kernels.py [--install] [--ptxas PATH] [NAME …]
 
 Any error or warning of the compiler fails the run (exit 1). --install fetches NVRTC with pip first if it is missing.
-With ptxas (found beside NVRTC, on the PATH, or named) it also prints registers and spills, and fails on spills.
+With ptxas (found beside NVRTC, on the PATH, or named) it also prints registers, and fails on spills and on arrays that
+were left in local memory.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def find_ptxas():
 
 
 def resources(ptxas, ptx, arch):
-    """[(kernel, registers, spilled bytes)] as ptxas reports them."""
+    """[(kernel, registers, bytes of local memory)] as ptxas reports them."""
     with tempfile.NamedTemporaryFile(suffix=".ptx") as f:
         f.write(ptx.rstrip(b"\0"))
         f.flush()
@@ -39,8 +40,8 @@ def resources(ptxas, ptx, arch):
     for line in run.stderr.splitlines():
         if m := re.search(r"entry function '(\w+)'", line):
             name = m.group(1)
-        elif m := re.search(r"(\d+) bytes spill stores", line):
-            spill = int(m.group(1))
+        elif m := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores", line):
+            spill = int(m.group(1)) + int(m.group(2))
         elif m := re.search(r"Used (\d+) registers", line):
             found.append((name, int(m.group(1)), spill))
     return found
@@ -85,8 +86,8 @@ def main():
             spilled = [name for name, _, spill in found if spill]
             if error or spilled:
                 failed += 1
-                print(f"FAILED {label}\n{error or 'registers are spilled in ' + ', '.join(spilled)}")
-            print(f"{label}: " + ", ".join(f"{name} {regs} registers{f', {sp} B spilled' if sp else ''}" for name, regs, sp in found))
+                print(f"FAILED {label}\n{error or 'local memory is used by ' + ', '.join(spilled)}")
+            print(f"{label}: " + ", ".join(f"{name} {regs} registers{f', {sp} B local' if sp else ''}" for name, regs, sp in found))
     print(f"{len(jobs)} compilations, {failed} failed")
     sys.exit(1 if failed else 0)
 

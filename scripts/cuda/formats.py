@@ -44,21 +44,22 @@ def write_pages(rows, pages, slots):
     put_records(pages, slots, torch.cat([codes, rope], 1), scales)
 
 
-def _fields(pages):
+def fields(pages):
+    """Views of the data records and the scale records."""
     data = pages[:, : PAGE * DATA].unflatten(1, (PAGE, DATA))
     scales = pages[:, PAGE * DATA : PAGE * (DATA + 8)].unflatten(1, (PAGE, 8))
     return data, scales
 
 
 def put_records(pages, slots, data, scales):
-    d, s = _fields(pages)
+    d, s = fields(pages)
     d[slots // PAGE, slots % PAGE] = data
     s[slots // PAGE, slots % PAGE, :7] = scales
 
 
 def read_pages(pages, slots):
     """f64 rows [n, 512] of the records at `slots`."""
-    d, s = _fields(pages)
+    d, s = fields(pages)
     data, scales = d[slots // PAGE, slots % PAGE], s[slots // PAGE, slots % PAGE, :7]
     plain = e4m3(data[:, :PLAIN].contiguous()).unflatten(1, (7, 64)) * pow2(scales.int() - 127).unsqueeze(-1)
     rope = data[:, PLAIN:].contiguous().view(torch.bfloat16).double()
@@ -72,7 +73,7 @@ def random_pages(count, generator, wild=False):
     for first in range(0, count, 2048):  # in parts: indices take eight times the bytes they choose
         part = pages[first : first + 2048]
         n = len(part)
-        d, s = _fields(part)
+        d, s = fields(part)
         codes = torch.randint(0, 127, (n, PAGE, PLAIN), generator=generator, device=device, dtype=torch.uint8)
         if not wild:  # magnitudes as of numbers scaled into the format: mostly between 2^0 and 2^8
             codes = 0x20 + codes % 0x58

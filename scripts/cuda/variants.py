@@ -16,8 +16,12 @@ class Variant:
 
 VARIANTS = [
     *(
-        Variant("sparse_mla_decode.cu", {"HEADS": h, "TILE": t})
-        for h, t in ((64, 64), (64, 32), (32, 64), (32, 32), (16, 64), (16, 32))
+        Variant("sparse_mla_decode.cu", {"HEADS": h, "TILE": t, "K_BUFFERS": k})
+        for h, t, k in ((64, 64, 1), (64, 32, 2), (32, 64, 1), (32, 32, 2), (16, 64, 2), (16, 32, 2), (16, 32, 1))
+    ),
+    *(
+        Variant("sparse_mla_decode.cu", {"HEADS": h, "TILE": t, "K_BUFFERS": k, "CLUSTER": c}, ("sm_90", "sm_120"))
+        for h, t, k, c in ((64, 64, 1, 2), (64, 64, 1, 8), (64, 32, 2, 2), (32, 64, 1, 8), (32, 32, 2, 8), (16, 64, 2, 8), (16, 32, 2, 4), (16, 32, 2, 8), (16, 64, 2, 4), (32, 64, 1, 4))
     ),
     *(Variant("indexer.cu", {"QUERY_FP8": q, "KEYS_FP8": k}) for q, k in ((0, 0), (0, 1), (1, 1))),
     Variant("mhc.cu"),

@@ -2,24 +2,36 @@
 
 import torch
 from driver import floor_us, module, poison, rel_l2, same_bits, time_us
-from formats import PAGE, put_records, random_pages, read_pages, write_pages
+from formats import PAGE, fields, random_pages, read_pages, write_pages
 
 FILE = "sparse_mla_decode.cu"
-SHAPES = [(64, 64), (64, 32), (32, 64), (32, 32), (16, 64), (16, 32)]
+SHAPES = [(64, 64, 1), (64, 32, 2), (32, 64, 1), (32, 32, 2), (16, 64, 2), (16, 32, 2), (16, 32, 1)]  # heads, tile, buffers
+# The same with the splits of a row in one cluster (compute capability 9.0 and later), so many splits.
+CLUSTERS = [(64, 64, 1, 2), (64, 64, 1, 8), (64, 32, 2, 2), (32, 64, 1, 8), (32, 32, 2, 8), (16, 64, 2, 8), (16, 32, 2, 4),
+            (16, 32, 2, 8), (16, 64, 2, 4), (32, 64, 1, 4)]
+
+
+def clusters():
+    return CLUSTERS if torch.cuda.get_device_capability() >= (9, 0) else []
+
 SCALE = 512**-0.5
 LIMIT = 2.5e-3  # rel_l2 against f64 on the same bytes: bf16 output costs 1.7e-3, bf16 probabilities the rest
 
 
 def variants(quick):
-    return [(FILE, {"HEADS": h, "TILE": t}) for h, t in SHAPES]
+    return [(FILE, macros(*s)) for s in SHAPES + clusters()]
 
 
-def shared_bytes(heads, tile, keys, paged=True):
+def macros(heads, tile, buffers, cluster=1):
+    return {"HEADS": heads, "TILE": tile, "K_BUFFERS": buffers, **({"CLUSTER": cluster} if cluster > 1 else {})}
+
+
+def shared_bytes(heads, tile, buffers, keys, paged=True):
     """As mla.cuh lays it out."""
     wm = heads // (32 if heads >= 32 else 16)
     wk = 8 // (wm * (tile // 32))
-    size = heads * 1024 + (1 if paged else 2) * tile * 1024 + (tile * 592 if paged else 0)
-    size += wk * heads * (tile + 8) * 4 + heads * (2 * tile + 16) + heads * 4
+    size = heads * 1024 + buffers * tile * 1024 + (tile * 592 if paged else 0)
+    size += wk * heads * (tile + 8) * 4 + heads * (2 * tile + 16) + heads * 8
     return size + 4 * (-(-keys // tile) * tile)
 
 
@@ -36,16 +48,16 @@ class Problem:
         self.part = torch.empty(self.batch * 32 * self.heads * 512, device=q.device)
         self.part_lse = torch.empty(self.batch * 32 * self.heads, device=q.device)
 
-    def run(self, heads, tile, splits):
-        m = module(FILE, HEADS=heads, TILE=tile)
+    def run(self, heads, tile, buffers, splits, cluster=False):
+        m = module(FILE, **macros(heads, tile, buffers, splits if cluster else 1))
         nw, nc = self.window_ids.shape[1], self.comp_ids.shape[1]
         pages = [t.shape[1] if t is not None else 0 for t in (self.window_table, self.comp_table)]
         m["sparse_mla_decode"](
-            (self.heads // heads, splits, self.batch), 256, shared_bytes(heads, tile, -(-(nw + nc) // splits)),
+            (self.heads // heads, splits, self.batch), 256, shared_bytes(heads, tile, buffers, -(-(nw + nc) // splits)),
             self.q, self.window, self.window_table, self.window_ids, self.comp, self.comp_table, self.comp_ids,
             self.sinks, self.out, self.lse, self.part, self.part_lse, self.heads, nw, nc, *pages, SCALE,
         )  # fmt: skip
-        if splits > 1:
+        if splits > 1 and not cluster:
             m["sparse_mla_merge"]((self.heads, self.batch), 128, 0, self.part, self.part_lse, self.sinks, self.out,
                                   self.lse, self.heads, splits)  # fmt: skip
 
@@ -96,14 +108,14 @@ def problem(g, batch, nw, vw, nc, vc, wild=False, holes=False, tables=True, sink
     )  # fmt: skip
 
 
-def verdict(p, heads, tile, splits, ref=None):
+def verdict(p, shape, splits, ref=None, cluster=False):
     """(passed, detail): error, LSE error, poison overwritten, two launches alike."""
     out, lse = ref or p.reference()
     poison(p.out, p.lse, p.part, p.part_lse)
-    p.run(heads, tile, splits)
+    p.run(*shape, splits, cluster)
     first = p.out.clone(), p.lse.clone()
     poison(p.out, p.lse, p.part, p.part_lse)
-    p.run(heads, tile, splits)
+    p.run(*shape, splits, cluster)
     repeated = same_bits(first[0], p.out) and same_bits(first[1], p.lse)
     finite = torch.isfinite(lse)
     error = rel_l2(p.out, out) if out.norm() > 0 else p.out.double().abs().max().item()
@@ -116,7 +128,7 @@ def verdict(p, heads, tile, splits, ref=None):
 
 
 def check(g, quick):
-    shapes = [(64, 64), (16, 32)] if quick else SHAPES
+    shapes = [SHAPES[0], SHAPES[1], SHAPES[6]] if quick else SHAPES
     # (name, nw, valid, nc, valid, options)
     lists = [("window + 512", 128, 128, 512, 512, {}), ("holes", 128, 77, 512, 301, {"holes": True})]
     if not quick:
@@ -135,14 +147,16 @@ def check(g, quick):
     for name, nw, vw, nc, vc, options in lists:
         p = problem(g, 2, nw, vw, nc, vc, **options)
         ref = p.reference()
-        for heads, tile in shapes:
+        for shape in shapes:
             bad, worst = [], ""
             for splits in (1, 7, 32) if quick else (1, 2, 3, 8, 17, 32):
-                ok, detail = verdict(p, heads, tile, splits, ref)
+                ok, detail = verdict(p, shape, splits, ref)
                 worst = max(worst, detail) if ok else detail
                 if not ok:
                     bad.append(f"{splits} splits: {detail}")
-            yield f"mla {name}, heads {heads}, tile {tile}", not bad, "; ".join(bad) or worst
+            yield f"mla {name}, heads, tile, buffers {shape}", not bad, "; ".join(bad) or worst
+        for *shape, splits in clusters()[:: 3 if quick else 1]:
+            yield f"mla {name}, heads, tile, buffers {shape}, cluster of {splits}", *verdict(p, shape, splits, ref, True)
     # Values written by the encoder, outliers in a block, a wholly masked sequence among others.
     p = problem(g, 4, 128, 128, 512, 512, tables=False)
     rows = torch.randn(4 * 34 * PAGE, 512, generator=g, device=g.device)
@@ -150,14 +164,26 @@ def check(g, quick):
     write_pages(rows, p.comp, torch.arange(len(rows), device=g.device))
     p.comp_ids[2], p.window_ids[2] = -1, -1
     for splits in (1, 2, 16):
-        yield f"mla outliers, one masked sequence, {splits} splits", *verdict(p, *shapes[0], splits)
+        yield f"mla outliers, one masked sequence, {splits} splits", *verdict(p, shapes[1], splits)
+    # A code that is no number, and scales beyond 2^7, where the fast path does not hold.
+    p = problem(g, 2, 128, 128, 512, 512, tables=False, gain=1e-6)
+    data, scales = fields(p.comp)
+    scales[:, 5, :7], scales[:, 6, 3] = 140, 200
+    for shape in shapes:
+        yield f"mla large scales {shape}", *verdict(p, shape, 3)
+    at = int(p.comp_ids[1, 7])
+    data[at // PAGE, at % PAGE, 70] = 0xFF
+    for shape in shapes:
+        p.run(*shape, 3)
+        lost = p.out.isnan().any(-1).any(-1).tolist()
+        yield f"mla NaN code {shape}", lost == ([True, True] if (p.comp_ids[0] == at).any() else [False, True]), str(lost)
     if not quick:
         # Byte offsets beyond 2^32: ids of the last pages of a cache of 4.6 GB.
         p = problem(g, 1, 128, 128, 512, 512, tables=False)
         far = torch.zeros(123_000, 37440, dtype=torch.uint8, device=g.device)
         far[-34:] = p.comp
         p.comp, p.comp_ids = far, p.comp_ids + (123_000 - 34) * PAGE
-        yield "mla offsets beyond 4 GiB", *verdict(p, 64, 64, 5)
+        yield "mla offsets beyond 4 GiB", *verdict(p, SHAPES[1], 5)
 
 
 def measure(g, sweep):
@@ -170,19 +196,25 @@ def measure(g, sweep):
             problems.append(Problem(pool, pool, ids(128), ids(512), None, None, q, torch.zeros(64, device=g.device)))
             # The partial results may be shared: one call is done with them before the next begins.
             problems[-1].part, problems[-1].part_lse = problems[0].part, problems[0].part_lse
-        choices = {1: [(16, 32, 16), (16, 32, 20), (16, 32, 32), (16, 64, 10), (32, 32, 20)],
-                   8: [(64, 64, 16), (64, 32, 16), (64, 32, 20), (32, 32, 8), (32, 32, 10), (16, 32, 4), (16, 64, 4), (16, 64, 5)],
-                   64: [(64, 64, 2), (64, 32, 2), (32, 64, 1), (32, 32, 1), (16, 64, 1)]}[batch]  # fmt: skip
+        choices = {
+            1: ((16, 32, 2), (16, 64, 2), (16, 32, 1), (32, 32, 2)),
+            8: ((64, 64, 1), (64, 32, 2), (32, 32, 2), (32, 64, 1), (16, 64, 2), (16, 32, 2)),
+            64: ((64, 64, 1), (64, 32, 2), (32, 32, 2), (32, 64, 1)),
+        }[batch]
         found = []
-        for heads, tile, splits in choices:
-            us = time_us([lambda p=p: p.run(heads, tile, splits) for p in problems], 200 if batch == 1 else 40)
-            found.append((us, heads, tile, splits))
+        for shape in choices:
+            blocks = batch * 64 // shape[0]
+            for splits in {1: (10, 20)}.get(batch) or (max(1, min(32, 128 // blocks)),):
+                found.append((time_us([lambda p=p: p.run(*shape, splits) for p in problems], 200 if batch == 1 else 40), *shape, splits, False))
+        for *shape, splits in clusters():
+            if batch * (64 // shape[0]) * splits <= 264:
+                found.append((time_us([lambda p=p: p.run(*shape, splits, True) for p in problems], 200 if batch == 1 else 40), *shape, splits, True))
         out, _ = problems[0].reference()
         moved = batch * (640 * 584 + 640 * 4 + 2 * 64 * 512 * 2)
-        for us, heads, tile, splits in found if sweep else [min(found)]:
-            problems[0].run(heads, tile, splits)
+        for us, *shape, splits, cluster in found if sweep else [min(found)]:
+            problems[0].run(*shape, splits, cluster)
             yield {
                 "kernel": "sparse_mla_decode", "case": f"batch {batch}, 128 + 512 keys",
-                "choice": f"HEADS={heads} TILE={tile}, {splits} splits", "us": us,
+                "choice": "HEADS={} TILE={} K_BUFFERS={}".format(*shape) + f", {splits} splits{' in a cluster' if cluster else ''}", "us": us,
                 "floor_us": floor_us(moved, batch * 640 * 64 * 512 * 4), "rel_l2": rel_l2(problems[0].out, out),
             }  # fmt: skip

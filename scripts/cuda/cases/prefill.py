@@ -31,7 +31,7 @@ class Prefill:
 
     def run(self, heads, tile):
         module(FILE, HEADS=heads, TILE=tile)["sparse_prefill"](
-            (self.heads // heads, self.tokens), 256, shared_bytes(heads, tile, self.window + self.nc, False), self.q, self.kv,
+            (self.heads // heads, self.tokens), 256, shared_bytes(heads, tile, 2, self.window + self.nc, False), self.q, self.kv,
             self.comp, self.ids, self.sinks, self.out, self.lse, self.heads, self.pos0, self.window, self.nc, self.ratio, SCALE)  # fmt: skip
 
     def reference(self, tokens):
