@@ -24,21 +24,30 @@
 
 // Eight values of a row as the bf16 pairs of two products. Which dims meet in one product is a matter of convention as
 // long as both operands share it; this one lets every thread read 8 consecutive dims.
-template <int FP8> __device__ __forceinline__ uint4 eight(const u8 *row, int dim) {
-    if (!FP8) return *(const uint4 *)(row + dim * 2);
-    const uint2 codes = *(const uint2 *)(row + dim);
-    const Rebase one = rebase_e8m0<120>(127);
-    const uint2 a = e4m3x4_bf16(codes.x, one), b = e4m3x4_bf16(codes.y, one);
-    return make_uint4(a.x, a.y, b.x, b.y);
+__device__ __forceinline__ uint4 eight_fp8(uint2 codes) {
+    const u32 f = 247u << 7 | 247u << 23; // 2^120
+    return make_uint4(mul_bf16x2(e4m3_raw01(codes.x), f), mul_bf16x2(e4m3_raw23(codes.x), f),
+                      mul_bf16x2(e4m3_raw01(codes.y), f), mul_bf16x2(e4m3_raw23(codes.y), f));
+}
+// The same where one of the codes is a NaN.
+__device__ __forceinline__ void put_nans(uint4 &v, uint2 codes) {
+    v.x = e4m3_put_nan(v.x, __byte_perm(codes.x, 0, 0x1404));
+    v.y = e4m3_put_nan(v.y, __byte_perm(codes.x, 0, 0x3424));
+    v.z = e4m3_put_nan(v.z, __byte_perm(codes.y, 0, 0x1404));
+    v.w = e4m3_put_nan(v.w, __byte_perm(codes.y, 0, 0x3424));
 }
 
 // Brings the query heads and head weights of a token into a buffer.
 __device__ __forceinline__ void bring_query(u8 *to, float *w, const u8 *q, const float *q_scale, const float *weights,
                                             u64 token) {
 #if QUERY_FP8
-    for (int i = threadIdx.x; i < IDX_HEADS * 16; i += 256)
-        *(uint4 *)(to + (i >> 4) * Q_STRIDE + (i & 15) * 16) =
-            eight<1>(q + (token * IDX_HEADS + (i >> 4)) * IDX_DIM, (i & 15) * 8);
+#pragma unroll 2
+    for (int i = threadIdx.x; i < IDX_HEADS * 16; i += 256) {
+        const uint2 codes = ((const uint2 *)(q + token * (IDX_HEADS * IDX_DIM)))[i];
+        uint4 v = eight_fp8(codes);
+        if (e4m3_any_nan(codes.x) | e4m3_any_nan(codes.y)) put_nans(v, codes);
+        *(uint4 *)(to + (i >> 4) * Q_STRIDE + (i & 15) * 16) = v;
+    }
 #else
     for (int i = threadIdx.x; i < IDX_HEADS * 16; i += 256)
         copy16(smem_address(to + (i >> 4) * Q_STRIDE + (i & 15) * 16),
@@ -77,19 +86,42 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     // Rows beyond the last key repeat it; what they give is not written.
     uint4 key[2][2][4];
     float key_factor = 1.0f;
-    {
-        const int width = KEYS_FP8 ? IDX_DIM : 2 * IDX_DIM;
+    const u8 *rows[4]; // tile, half
 #pragma unroll
-        for (int m = 0; m < 2; ++m)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int row = min(key0 + warp * 32 + m * 16 + half * 8 + g, n - 1);
-                const u8 *at = keys + ((u64)blockIdx.z * n + row) * width;
-#pragma unroll
-                for (int b = 0; b < 4; ++b) key[m][half][b] = eight<KEYS_FP8>(at, b * 32 + t * 8);
-            }
-        if (KEYS_FP8) key_factor = k_scale[(u64)blockIdx.z * n + min(mine, n - 1)];
+    for (int i = 0; i < 4; ++i) {
+        const int row = min(key0 + warp * 32 + i * 8 + g, n - 1);
+        rows[i] = keys + ((u64)blockIdx.z * n + row) * (KEYS_FP8 ? IDX_DIM : 2 * IDX_DIM) + t * (KEYS_FP8 ? 8 : 16);
     }
+#if KEYS_FP8
+    key_factor = k_scale[(u64)blockIdx.z * n + min(mine, n - 1)];
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        uint2 codes[2][4];
+        u32 nan = 0;
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+            for (int b = 0; b < 4; ++b) codes[j][b] = *(const uint2 *)(rows[i + j] + b * 32);
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+            for (int b = 0; b < 4; ++b) {
+                key[i >> 1][j][b] = eight_fp8(codes[j][b]);
+                nan |= e4m3_any_nan(codes[j][b].x) | e4m3_any_nan(codes[j][b].y);
+            }
+        if (nan) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+#pragma unroll
+                for (int b = 0; b < 4; ++b) put_nans(key[i >> 1][j][b], codes[j][b]);
+        }
+    }
+#else
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int b = 0; b < 4; ++b) key[i >> 1][i & 1][b] = load_streamed(rows[i] + b * 64);
+#endif
     for (int i = first; i < last; ++i) {
         const int buffer = (i - first) & 1;
         copies_wait<0>();
@@ -149,6 +181,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 
 #define SELECT_THREADS 1024
 #define BINS 2048
+#define BATCH 8
 
 __device__ __forceinline__ u32 ordered(float x) {
     if (x != x) return 0;
@@ -179,7 +212,7 @@ __device__ __forceinline__ int block_sum(int x, int *scratch, int &total) {
 
 // The k best of each row: grid (rows), 1024 threads. Dynamic shared memory: 4 bytes for each of the first `cached`
 // scores (they are then read from memory once), behind 8 · ceil(n / 32) bytes for two sets of bits, one bit an entry.
-extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
+extern "C" __global__ void __launch_bounds__(SELECT_THREADS, 1)
     indexer_topk(const float *scores, // [rows, n]
                  const int *visible,  // [rows]: only the first of them take part
                  int *ids,            // [rows, k]
@@ -199,8 +232,26 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
     u32 *above = dynamic, *equal = dynamic + words, *held = dynamic + 2 * words;
     const float *from = scores + row * n;
     const int hold = min(cached, seen);
-    for (int j = tid; j < hold; j += SELECT_THREADS) held[j] = ordered(from[j]);
-    auto key = [&](int j) { return j < hold ? held[j] : ordered(from[j]); };
+    bool first = true;
+    // Calls f(j, key, valid) for this thread's entries, `BATCH` reads at a time: one block has to hide the way to memory
+    // alone. All lanes of a warp make the same calls, with consecutive j.
+    auto each_key = [&](auto f) {
+        for (int j0 = tid; j0 - (tid & 31) < seen; j0 += BATCH * SELECT_THREADS) {
+            u32 u[BATCH];
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                const int j = j0 + i * SELECT_THREADS;
+                u[i] = 0;
+                if (j < seen) u[i] = j < hold && !first ? held[j] : ordered(__ldg(from + j));
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                const int j = j0 + i * SELECT_THREADS;
+                if (first && j < hold) held[j] = u[i];
+                if (j - (tid & 31) < seen) f(j, u[i], j < seen);
+            }
+        }
+    };
 
     // Radix descent: 11, 11 and 10 bits. `prefix` are the leading bits of the k-th largest key, `need` how many of the
     // keys that share them are still to be taken.
@@ -211,10 +262,11 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
         const int width = left > 10 ? 11 : 10, shift = left - width;
         for (int i = tid; i < BINS; i += SELECT_THREADS) bins[i] = 0;
         __syncthreads();
-        for (int j = tid; j < seen; j += SELECT_THREADS) {
-            const u32 u = key(j);
+        each_key([&](int, u32 u, bool valid) {
+            if (!valid) return;
             if (left == 32 || u >> left == prefix) atomicAdd(&bins[(u >> shift) & ((1u << width) - 1)], 1);
-        }
+        });
+        first = false;
         __syncthreads();
         // Thread i looks at two bins, counted from the highest.
         const int high = BINS - 1 - 2 * tid, a = bins[high], b = bins[high - 1];
@@ -232,13 +284,14 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS)
     const u32 least = whole ? prefix << left : prefix + 1; // keys from here on are taken
     const int ties = whole ? 0 : need;                     // and so many of those equal to prefix, lowest ids first
 
-    for (int w = tid >> 5; w < words; w += SELECT_THREADS / 32) {
-        const int j = w * 32 + (tid & 31);
-        const u32 u = j < seen ? key(j) : 0;
-        const u32 up = __ballot_sync(0xffffffffu, j < seen && u >= least);
-        const u32 same = __ballot_sync(0xffffffffu, j < seen && !whole && u == prefix);
-        if ((tid & 31) == 0) above[w] = up, equal[w] = same;
-    }
+    for (int w = tid; w < words; w += SELECT_THREADS) above[w] = equal[w] = 0;
+    __syncthreads();
+    // A warp's entries of one call are the 32 of one word.
+    each_key([&](int j, u32 u, bool valid) {
+        const u32 up = __ballot_sync(0xffffffffu, valid && u >= least);
+        const u32 same = __ballot_sync(0xffffffffu, valid && !whole && u == prefix);
+        if ((tid & 31) == 0) above[j >> 5] = up, equal[j >> 5] = same;
+    });
     __syncthreads();
     const int each = (words + SELECT_THREADS - 1) / SELECT_THREADS;
     const int begin = min(tid * each, words), end = min(begin + each, words);

@@ -119,7 +119,8 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     __syncthreads();
     const u64 plane = (u64)gridDim.x * TOKENS * COLS;
     float *here = partial + (u64)tile * TOKENS * COLS;
-    for (int i = threadIdx.x; i < TOKENS * COLS; i += 256) {
+    const int used = min(TOKENS, tokens - tile * TOKENS) * COLS;
+    for (int i = threadIdx.x; i < used; i += 256) {
         float s = 0.0f;
         for (int w = 0; w < WARPS; ++w) s += (&sums[w][0][0])[i];
         if (splits == 1) (&mu[0][0])[i] = s;
@@ -135,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
         __syncthreads();
         if (!last) return;
         __threadfence();
-        for (int i = threadIdx.x; i < TOKENS * COLS; i += 256) {
+        for (int i = threadIdx.x; i < used; i += 256) {
             float s = 0.0f;
 #pragma unroll 8
             for (int p = 0; p < splits; ++p) s += __ldcg(here + p * plane + i);

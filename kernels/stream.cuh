@@ -20,7 +20,7 @@
 #define MW 2                                                // tiles of 16 weight rows of a warp
 #define UNITS (FORMAT == 0 ? 1 : FORMAT == 3 ? 2 : 4)       // groups of 8 dims in 16 bytes of weights
 #define STEP_DIMS (32 * UNITS)
-#define STEPS (KW > 4 ? KW : 4)
+#define STEPS (KW > 1 ? 8 : 4)
 #define CHUNK_DIMS (STEPS * STEP_DIMS)                      // K is a multiple of this
 #define CHUNK_BYTES (STEPS * UNITS * NT * 512)
 #define STREAM_SMEM (2 * CHUNK_BYTES)
@@ -35,7 +35,7 @@ struct Pairs {
 #if FORMAT == 1 || FORMAT == 2
 // Eight e2m1 codes. The halves of a pair are four codes apart, because they are so in the word; activations are paired
 // alike. The raw pair has the code's exponent bits unrebased: value · 2^-126, a subnormal for the code 0.5.
-__device__ __forceinline__ Pairs e2m1_pairs(u32 w, Rebase s) {
+__device__ __forceinline__ Pairs e2m1_pairs(u32 w, u32 factor) {
     Pairs r;
     const u32 v = w >> 8;
     r.p[0] = ((w << 12) & 0x80008000u) | ((w << 6) & 0x01c001c0u);
@@ -43,10 +43,7 @@ __device__ __forceinline__ Pairs e2m1_pairs(u32 w, Rebase s) {
     r.p[2] = ((v << 12) & 0x80008000u) | ((v << 6) & 0x01c001c0u);
     r.p[3] = ((v << 8) & 0x80008000u) | ((v << 2) & 0x01c001c0u);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) r.p[i] = mul_bf16x2(r.p[i], s.first);
-    if (FORMAT == 1 && s.second != 0x3f803f80u)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) r.p[i] = mul_bf16x2(r.p[i], s.second);
+    for (int i = 0; i < 4; ++i) r.p[i] = mul_bf16x2(r.p[i], factor);
     return r;
 }
 #endif
@@ -54,23 +51,35 @@ __device__ __forceinline__ Pairs e2m1_pairs(u32 w, Rebase s) {
 // nvfp4: the scale e4m3 · 2^118 keeps every product of code and scale a normal number; 2^8 is left for the epilogue.
 #define LEFT_OVER (FORMAT == 2 ? 256.0f : 1.0f)
 
-// Unit `q` of 16 bytes of a weight row.
-__device__ __forceinline__ Pairs decode_unit(const uint4 &w, u32 scale, int q) {
+// Unit `q` of 16 bytes of a weight row. RARE: scales beyond what one factor can express, and codes that are no numbers.
+template <bool RARE> __device__ __forceinline__ Pairs decode_unit(const uint4 &w, u32 scale, int q) {
 #if FORMAT == 0
     Pairs r = {{w.x, w.y, w.z, w.w}};
     return r;
 #else
     const u32 words[4] = {w.x, w.y, w.z, w.w};
 #if FORMAT == 1
-    return e2m1_pairs(words[q], rebase_e8m0<126>(scale));
+    if (!RARE) return e2m1_pairs(words[q], ((scale + 126u) << 7) * 0x00010001u);
+    const Rebase s = rebase_e8m0<126>(scale);
+    Pairs r = e2m1_pairs(words[q], s.first);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) r.p[i] = mul_bf16x2(r.p[i], s.second);
+    return r;
 #elif FORMAT == 2
-    const float s = e4m3_f32(q < 2 ? scale & 255 : scale >> 8) * 0x1p118f;
-    Rebase two = {__byte_perm(__float_as_uint(s), 0, 0x3232), 0x3f803f80u};
-    return e2m1_pairs(words[q], two);
+    const u32 code = q < 2 ? scale & 255 : scale >> 8;
+    float s = __uint_as_float((code & 0x7f) << 20) * 0x1p119f * 0x1p119f;
+    if ((code & 0x7f) == 0x7f) s = __uint_as_float(0x7fc00000);
+    return e2m1_pairs(words[q], __byte_perm(__float_as_uint(s) | (code & 0x80) << 24, 0, 0x3232));
 #else
-    const Rebase s = rebase_e8m0<120>(scale);
-    const uint2 a = e4m3x4_bf16(words[2 * q], s), b = e4m3x4_bf16(words[2 * q + 1], s);
-    Pairs r = {{a.x, a.y, b.x, b.y}};
+    if (RARE) {
+        const Rebase s = rebase_e8m0<120>(scale);
+        const uint2 a = e4m3x4_bf16(words[2 * q], s), b = e4m3x4_bf16(words[2 * q + 1], s);
+        Pairs r = {{a.x, a.y, b.x, b.y}};
+        return r;
+    }
+    const u32 f = ((scale + 120u) << 7) * 0x00010001u;
+    Pairs r = {{mul_bf16x2(e4m3_raw01(words[2 * q]), f), mul_bf16x2(e4m3_raw23(words[2 * q]), f),
+                mul_bf16x2(e4m3_raw01(words[2 * q + 1]), f), mul_bf16x2(e4m3_raw23(words[2 * q + 1]), f)}};
     return r;
 #endif
 #endif
@@ -107,22 +116,23 @@ __device__ __forceinline__ void load_step(Raw &raw, const Rows &rows, int step, 
 
 // Starts the copy of chunk `c` of the activations: row i of the tile is row `token[i]` of x, or zeros if that is < 0.
 __device__ __forceinline__ void stage(u32 to, const u16 *x, const int *token, int dims, int c) {
-    for (int i = threadIdx.x; i < TOKEN_ROWS * (CHUNK_DIMS / 8); i += 256) {
-        const int row = i / (CHUNK_DIMS / 8), k = i % (CHUNK_DIMS / 8);
-        const int step = k / (4 * UNITS), t = k / UNITS % 4, q = k % UNITS;
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i < TOKEN_ROWS * (CHUNK_DIMS / 8); i += 256) {
+        const u32 row = i / (CHUNK_DIMS / 8), k = i % (CHUNK_DIMS / 8);
+        const u32 step = k / (4 * UNITS), t = k / UNITS % 4, q = k % UNITS;
         const int from = token[row];
         copy16(to + ((step * UNITS + q) * NT + row / 8) * 512 + (row % 8) * 64 + t * 16,
-               x + (u64)max(from, 0) * dims + c * CHUNK_DIMS + k * 8, from >= 0);
+               x + (u64)(u32)max(from, 0) * (u32)dims + c * CHUNK_DIMS + k * 8, from >= 0);
     }
 }
 
-__device__ __forceinline__ void consume(const Raw &raw, const u8 *x, float (&acc)[MW][NT][4]) {
+template <bool RARE> __device__ __forceinline__ void consume_step(const Raw &raw, const u8 *x, float (&acc)[MW][NT][4]) {
 #pragma unroll
     for (int q = 0; q < UNITS; ++q) {
         u32 a0[MW][4], a1[MW][4];
 #pragma unroll
         for (int m = 0; m < MW; ++m) {
-            const Pairs lo = decode_unit(raw.w[m][0], raw.s[m][0], q), hi = decode_unit(raw.w[m][1], raw.s[m][1], q);
+            const Pairs lo = decode_unit<RARE>(raw.w[m][0], raw.s[m][0], q), hi = decode_unit<RARE>(raw.w[m][1], raw.s[m][1], q);
             a0[m][0] = lo.p[0], a0[m][1] = hi.p[0], a0[m][2] = lo.p[1], a0[m][3] = hi.p[1];
             a1[m][0] = lo.p[2], a1[m][1] = hi.p[2], a1[m][2] = lo.p[3], a1[m][3] = hi.p[3];
         }
@@ -134,12 +144,28 @@ __device__ __forceinline__ void consume(const Raw &raw, const u8 *x, float (&acc
                            __byte_perm(b.y, b.w, 0x7632));
 #endif
 #pragma unroll
-            for (int m = 0; m < MW; ++m) {
-                mma_bf16(acc[m][n], a0[m], b.x, b.y);
-                mma_bf16(acc[m][n], a1[m], b.z, b.w);
-            }
+            for (int m = 0; m < MW; ++m) mma_bf16(acc[m][n], a0[m], b.x, b.y);
+#pragma unroll
+            for (int m = 0; m < MW; ++m) mma_bf16(acc[m][n], a1[m], b.z, b.w);
         }
     }
+}
+
+// The rare path is a loop of its own, entered by the whole warp, so that the usual one has no branch.
+__device__ __forceinline__ void consume(const Raw &raw, const u8 *x, float (&acc)[MW][NT][4]) {
+#if FORMAT == 1 || FORMAT == 3
+    u32 rare = 0;
+#pragma unroll
+    for (int m = 0; m < MW; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const uint4 w = raw.w[m][half];
+            rare |= raw.s[m][half] > (FORMAT == 1 ? 128u : 134u);
+            if (FORMAT == 3) rare |= e4m3_any_nan(w.x) | e4m3_any_nan(w.y) | e4m3_any_nan(w.z) | e4m3_any_nan(w.w);
+        }
+    if (__any_sync(0xffffffffu, rare)) return consume_step<true>(raw, x, acc);
+#endif
+    consume_step<false>(raw, x, acc);
 }
 
 // acc[m][n]: row g (elements 0, 1) and row g + 8 (2, 3) of weight tile m with tokens 2t and 2t + 1 of token tile n, for

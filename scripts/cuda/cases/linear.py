@@ -5,7 +5,7 @@ from driver import floor_us, module, poison, rel_l2, same_bits, time_us
 from formats import e4m3, pow2, round_fp8
 
 FILE = "linear_fp8.cu"
-CHOICES = [(1, 8), (2, 8), (8, 4)]
+CHOICES = [(1, 8), (2, 8), (8, 4), (12, 1)]
 
 
 def variants(quick):
@@ -28,7 +28,7 @@ class Linear:
         m = module(FILE, NT=nt, KW=kw)
         if round_first:
             m["linear_round_fp8"]((-(-self.x.numel() // 1024),), 256, 0, self.x, self.rounded, self.x.numel() // 128)
-        shared = 2 * max(4, kw) * 2 * nt * 512
+        shared = 2 * (8 if kw > 1 else 4) * 2 * nt * 512
         m["linear_fp8"]((-(-rows // (32 * 8 // kw)), -(-tokens // (8 * nt))), 256, shared, self.rounded, self.w, self.scales,
                         self.y, tokens, rows, dims)  # fmt: skip
 

@@ -70,7 +70,7 @@ def check(g, quick):
 
 
 def measure(g, sweep):
-    for tokens, splits in ((1, (32, 64)), (64, (16, 32, 64)), (512, (4, 8, 16)), (4096, (1, 2, 4))):
+    for tokens, splits in ((1, (8, 16, 32)), (64, (8, 16, 32)), (512, (4, 8, 16)), (4096, (1, 2, 4))):
         sets = max(1, min(100, (160 << 20) // (tokens * 32768)))
         many = [Mix(g, tokens) for _ in range(sets)]
         found = [(time_us([lambda m=m: m.run(s) for m in many], 40), s) for s in splits]
