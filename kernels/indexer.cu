@@ -181,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 
 #define SELECT_THREADS 1024
 #define BINS 2048
-#define BATCH 8
+#define LIST 2560 // entries of the bin of the k-th key that are listed
 
 __device__ __forceinline__ u32 ordered(float x) {
     if (x != x) return 0;
@@ -210,8 +210,12 @@ __device__ __forceinline__ int block_sum(int x, int *scratch, int &total) {
     return (warp ? before : 0) + s - x;
 }
 
-// The k best of each row: grid (rows), 1024 threads. Dynamic shared memory: 4 bytes for each of the first `cached`
-// scores (they are then read from memory once), behind 8 · ceil(n / 32) bytes for two sets of bits, one bit an entry.
+// The k best of each row: grid (rows), 1024 threads. Dynamic shared memory: 8 · ceil(n / 32) bytes for two sets of bits,
+// one bit an entry, then 4 bytes for each of the first `cached` scores, which are then read from memory once.
+//
+// One pass over the row counts the leading 11 bits; one more marks what lies above the bin of the k-th key and lists the
+// bin itself. The rest of the descent sees the list only. A bin that does not fit the list (ties, mostly) is descended by
+// passes over the row. Marks, not arrival, decide what is written, so the result is the same in every run.
 extern "C" __global__ void __launch_bounds__(SELECT_THREADS, 1)
     indexer_topk(const float *scores, // [rows, n]
                  const int *visible,  // [rows]: only the first of them take part
@@ -221,8 +225,11 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS, 1)
     __shared__ int bins[BINS];
     __shared__ int scratch[32];
     __shared__ int found[2];
+    __shared__ u32 list_key[LIST];
+    __shared__ int list_id[LIST];
+    __shared__ int listed;
     const u64 row = blockIdx.x;
-    const int seen = min(visible[row], n), tid = threadIdx.x;
+    const int seen = min(visible[row], n), tid = threadIdx.x, lane = tid & 31;
     int *out = ids + row * k;
     if (seen <= k) {
         for (int i = tid; i < k; i += SELECT_THREADS) out[i] = i < seen ? i : -1;
@@ -232,41 +239,18 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS, 1)
     u32 *above = dynamic, *equal = dynamic + words, *held = dynamic + 2 * words;
     const float *from = scores + row * n;
     const int hold = min(cached, seen);
-    bool first = true;
-    // Calls f(j, key, valid) for this thread's entries, `BATCH` reads at a time: one block has to hide the way to memory
-    // alone. All lanes of a warp make the same calls, with consecutive j.
-    auto each_key = [&](auto f) {
-        for (int j0 = tid; j0 - (tid & 31) < seen; j0 += BATCH * SELECT_THREADS) {
-            u32 u[BATCH];
-#pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
-                const int j = j0 + i * SELECT_THREADS;
-                u[i] = 0;
-                if (j < seen) u[i] = j < hold && !first ? held[j] : ordered(__ldg(from + j));
-            }
-#pragma unroll
-            for (int i = 0; i < BATCH; ++i) {
-                const int j = j0 + i * SELECT_THREADS;
-                if (first && j < hold) held[j] = u[i];
-                if (j - (tid & 31) < seen) f(j, u[i], j < seen);
-            }
-        }
-    };
+    auto key = [&](int j) { return j < hold ? held[j] : ordered(__ldg(from + j)); };
 
-    // Radix descent: 11, 11 and 10 bits. `prefix` are the leading bits of the k-th largest key, `need` how many of the
-    // keys that share them are still to be taken.
+    // Radix descent: 11, 11 and 10 bits. `prefix` are the leading bits of the k-th largest key, `left` the bits below
+    // them, `need` how many of the keys that share them are still to be taken, `whole` that it is all of them.
     u32 prefix = 0;
-    int need = k, left = 32;
+    int need = k, left = 32, bin = 0;
     bool whole = false;
-    while (left > 0 && !whole) {
-        const int width = left > 10 ? 11 : 10, shift = left - width;
+    auto clear = [&] {
         for (int i = tid; i < BINS; i += SELECT_THREADS) bins[i] = 0;
         __syncthreads();
-        each_key([&](int, u32 u, bool valid) {
-            if (!valid) return;
-            if (left == 32 || u >> left == prefix) atomicAdd(&bins[(u >> shift) & ((1u << width) - 1)], 1);
-        });
-        first = false;
+    };
+    auto descend = [&](int width) {
         __syncthreads();
         // Thread i looks at two bins, counted from the highest.
         const int high = BINS - 1 - 2 * tid, a = bins[high], b = bins[high - 1];
@@ -277,21 +261,70 @@ extern "C" __global__ void __launch_bounds__(SELECT_THREADS, 1)
         __syncthreads();
         prefix = prefix << width | (u32)found[0];
         need -= found[1];
-        left = shift;
-        whole = bins[found[0]] == need; // all keys with this prefix are taken: no more bits are needed
+        left -= width;
+        bin = bins[found[0]];
+        whole = bin == need;
         __syncthreads();
+    };
+    clear();
+#pragma unroll 4
+    for (int j = tid; j < seen; j += SELECT_THREADS) {
+        const u32 u = ordered(__ldg(from + j));
+        if (j < hold) held[j] = u;
+        atomicAdd(&bins[u >> 21], 1);
+    }
+    descend(11);
+    const bool few = !whole && bin <= LIST;
+    if (few) {
+        if (tid == 0) listed = 0;
+        __syncthreads();
+#pragma unroll 4
+        for (int w = tid >> 5; w < words; w += SELECT_THREADS / 32) {
+            const int j = w * 32 + lane;
+            const u32 u = j < seen ? key(j) : 0;
+            const u32 up = __ballot_sync(0xffffffffu, j < seen && u >> 21 > prefix);
+            const u32 in = __ballot_sync(0xffffffffu, j < seen && u >> 21 == prefix);
+            int at = 0;
+            if (lane == 0) {
+                above[w] = up, equal[w] = 0;
+                if (in) at = atomicAdd(&listed, __popc(in));
+            }
+            at = __shfl_sync(0xffffffffu, at, 0) + __popc(in & ((1u << lane) - 1));
+            if (in >> lane & 1) list_key[at] = u, list_id[at] = j;
+        }
+    }
+    while (left > 0 && !whole) {
+        const int width = left > 10 ? 11 : 10, shift = left - width;
+        clear();
+        auto count = [&](u32 u) {
+            if (u >> left == prefix) atomicAdd(&bins[(u >> shift) & ((1u << width) - 1)], 1);
+        };
+        if (few) {
+            for (int i = tid; i < listed; i += SELECT_THREADS) count(list_key[i]);
+        } else {
+#pragma unroll 4
+            for (int j = tid; j < seen; j += SELECT_THREADS) count(key(j));
+        }
+        descend(width);
     }
     const u32 least = whole ? prefix << left : prefix + 1; // keys from here on are taken
     const int ties = whole ? 0 : need;                     // and so many of those equal to prefix, lowest ids first
-
-    for (int w = tid; w < words; w += SELECT_THREADS) above[w] = equal[w] = 0;
-    __syncthreads();
-    // A warp's entries of one call are the 32 of one word.
-    each_key([&](int j, u32 u, bool valid) {
-        const u32 up = __ballot_sync(0xffffffffu, valid && u >= least);
-        const u32 same = __ballot_sync(0xffffffffu, valid && !whole && u == prefix);
-        if ((tid & 31) == 0) above[j >> 5] = up, equal[j >> 5] = same;
-    });
+    if (few) {
+        for (int i = tid; i < listed; i += SELECT_THREADS) {
+            const int j = list_id[i];
+            if (list_key[i] >= least) atomicOr(&above[j >> 5], 1u << (j & 31));
+            else if (!whole && list_key[i] == prefix) atomicOr(&equal[j >> 5], 1u << (j & 31));
+        }
+    } else {
+#pragma unroll 4
+        for (int w = tid >> 5; w < words; w += SELECT_THREADS / 32) {
+            const int j = w * 32 + lane;
+            const u32 u = j < seen ? key(j) : 0;
+            const u32 up = __ballot_sync(0xffffffffu, j < seen && u >= least);
+            const u32 same = __ballot_sync(0xffffffffu, j < seen && !whole && u == prefix);
+            if (lane == 0) above[w] = up, equal[w] = same;
+        }
+    }
     __syncthreads();
     const int each = (words + SELECT_THREADS - 1) / SELECT_THREADS;
     const int begin = min(tid * each, words), end = min(begin + each, words);

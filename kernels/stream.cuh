@@ -20,10 +20,13 @@
 #define MW 2                                                // tiles of 16 weight rows of a warp
 #define UNITS (FORMAT == 0 ? 1 : FORMAT == 3 ? 2 : 4)       // groups of 8 dims in 16 bytes of weights
 #define STEP_DIMS (32 * UNITS)
-#define STEPS (KW > 1 ? 8 : 4)
+#ifndef STEPS
+#define STEPS (KW > 1 ? 8 : 4) // steps of a chunk: a multiple of KW, and of 2 · KW unless it is KW
+#endif
 #define CHUNK_DIMS (STEPS * STEP_DIMS)                      // K is a multiple of this
 #define CHUNK_BYTES (STEPS * UNITS * NT * 512)
-#define STREAM_SMEM (2 * CHUNK_BYTES)
+// Dynamic shared memory of a block: two chunks, or what the warps that share K exchange.
+#define STREAM_SMEM (KW > 1 && 8192 * NT > 2 * CHUNK_BYTES ? 8192 * NT : 2 * CHUNK_BYTES)
 #define ROW_WARPS (8 / KW)
 #define TOKEN_ROWS (8 * NT)
 

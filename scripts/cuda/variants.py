@@ -21,11 +21,18 @@ VARIANTS = [
     ),
     *(
         Variant("sparse_mla_decode.cu", {"HEADS": h, "TILE": t, "K_BUFFERS": k, "CLUSTER": c}, ("sm_90", "sm_120"))
-        for h, t, k, c in ((64, 64, 1, 2), (64, 64, 1, 8), (64, 32, 2, 2), (32, 64, 1, 8), (32, 32, 2, 8), (16, 64, 2, 8), (16, 32, 2, 4), (16, 32, 2, 8), (16, 64, 2, 4), (32, 64, 1, 4))
+        for h, t, k, c in (
+            *((64, 64, 1, 2), (64, 64, 1, 8), (64, 32, 2, 2), (32, 64, 1, 4), (32, 64, 1, 8)),
+            *((32, 32, 2, 8), (16, 64, 2, 4), (16, 64, 2, 8), (16, 32, 2, 4), (16, 32, 2, 8)),
+        )
     ),
     *(Variant("indexer.cu", {"QUERY_FP8": q, "KEYS_FP8": k}) for q, k in ((0, 0), (0, 1), (1, 1))),
     Variant("mhc.cu"),
-    *(Variant("moe.cu", {"FORMAT": f, "NT": n}) for f in (0, 1, 2) for n in (1, 2, 8)),
+    *(
+        Variant("moe.cu", {"FORMAT": f, "NT": n, "KW": k, "STEPS": s})
+        for f in (0, 1, 2)
+        for n, k, s in ((1, 1, 4), (1, 2, 4), (1, 4, 8), (1, 8, 8), (2, 4, 8), (8, 4, 4))
+    ),
     *(Variant("linear_fp8.cu", {"NT": n, "KW": k}) for n, k in ((1, 8), (2, 8), (8, 4))),
     # For many tokens. On sm_120 the compiler runs out of registers.
     Variant("linear_fp8.cu", {"NT": 12, "KW": 1}, ("sm_80", "sm_90")),

@@ -59,7 +59,7 @@ class Topk:
     def run(self):
         rows, n = self.scores.shape
         words = -(-n // 32)
-        cached = min(n, (200 * 1024 - 8 * words) // 4)
+        cached = min(n, (190 * 1024 - 8 * words) // 4)
         module(FILE, QUERY_FP8=0, KEYS_FP8=0)["indexer_topk"](
             (rows,), 1024, 8 * words + 4 * cached, self.scores, self.visible, self.ids, n, self.k, cached)  # fmt: skip
 

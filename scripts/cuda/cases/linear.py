@@ -28,7 +28,7 @@ class Linear:
         m = module(FILE, NT=nt, KW=kw)
         if round_first:
             m["linear_round_fp8"]((-(-self.x.numel() // 1024),), 256, 0, self.x, self.rounded, self.x.numel() // 128)
-        shared = 2 * (8 if kw > 1 else 4) * 2 * nt * 512
+        shared = 2 * (8 if kw > 1 else 4) * 2 * nt * 512  # two chunks; more than the 8192·nt that a sum over K needs
         m["linear_fp8"]((-(-rows // (32 * 8 // kw)), -(-tokens // (8 * nt))), 256, shared, self.rounded, self.w, self.scales,
                         self.y, tokens, rows, dims)  # fmt: skip
 
