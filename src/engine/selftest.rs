@@ -1,14 +1,14 @@
 //! Positive controls: every fault is planted at chosen layers and the comparison, run as a user
 //! would run it, must name its site and first layer; harmless points and A/A runs must stay quiet.
 
-use super::compare::{Candidate, CandidateOptions, against_candidate};
-use super::pass::{Progress, Quiet};
+use super::compare::{Candidate, Group, Path, Scope, Setting, against_candidates};
+use super::pass::Progress;
 use super::session::Schedule;
 use crate::checkpoint::{Checkpoint, Config};
 use crate::error::Result;
 use crate::kernels::faults::{CONTROLS, FAULTS, Fault, Needs};
 use crate::kernels::{KnobPlan, Ops};
-use crate::metrics::{Limits, Status};
+use crate::metrics::Status;
 use crate::model::OuterWeights;
 use serde::Serialize;
 use std::sync::Arc;
@@ -99,105 +99,115 @@ pub fn selftest<O: Ops + Clone + Send + 'static>(
     progress: &dyn Progress,
 ) -> Result<Selftest> {
     let c = ckpt.config();
-    let wanted = |f: &&Fault| options.only.as_ref().is_none_or(|o| f.name.contains(o.as_str()));
-    let mut jobs: Vec<(&Fault, Option<usize>, bool)> = Vec::new();
-    for (list, control) in [(FAULTS, false), (CONTROLS, true)] {
-        for f in list.iter().filter(wanted) {
-            if f.site().outside_layers() {
-                jobs.push((f, None, control));
-                continue;
+    let jobs = jobs(c, options);
+    let mut groups: Vec<Group> = Vec::new();
+    // Where each job's result will be: group and place in it.
+    let mut seats = Vec::new();
+    for job in &jobs {
+        let (setting, plan) = job.planted(c, tokens)?;
+        let g = match groups.iter().position(|g| g.setting == setting) {
+            Some(g) => g,
+            None => {
+                groups.push(Group { setting, paths: Vec::new() });
+                groups.len() - 1
             }
-            let mut layers: Vec<usize> =
-                (0..c.num_hidden_layers).filter(|l| f.layers.holds(&c.layers[*l])).collect();
-            if !options.every_layer && layers.len() > 2 {
-                layers = vec![layers[0], layers[layers.len() - 1]];
-            }
-            jobs.extend(layers.into_iter().map(|l| (f, Some(l), control)));
-        }
+        };
+        seats.push((g, groups[g].paths.len()));
+        groups[g].paths.push(Path { plan, scope: Scope::Verdict });
     }
-    progress.begin("planting faults", jobs.len() + options.aa_runs);
-    let mut rows = Vec::new();
-    for (fault, layer, control) in jobs {
-        let run = planted(ops, ckpt, outer, tokens, fault, layer)?;
-        rows.push(judge(fault, layer, control, &run));
-        progress.step();
-    }
-    let mut aa_alarms = 0;
-    for i in 0..options.aa_runs {
-        let prompt = random_prompt(c, options.seed.wrapping_add(i as u64));
-        let run = compare(
-            ops,
-            ckpt,
-            outer,
-            &prompt,
-            KnobPlan::default(),
-            KnobPlan::default(),
-            Schedule::default(),
-            None,
-        )?;
-        aa_alarms += (!run.identical || run.verdict.status != Status::Ok) as usize;
-        progress.step();
-    }
-    let oracle = oracle_shares_fault(ops, ckpt, outer, tokens)?;
+    let aa = groups.len();
+    groups.extend((0..options.aa_runs).map(|i| golden_twice(c, options.seed.wrapping_add(i as u64))));
+    groups.push(fault_on_both_sides(tokens)?);
+    progress.begin("planting faults", groups.iter().map(|g| g.paths.len()).sum());
+    let found = against_candidates(ops, ckpt, outer, &groups, progress)?;
     progress.end();
+    let rows: Vec<Sensitivity> =
+        jobs.iter().zip(seats).map(|(job, (g, i))| judge(job, &found[g][i])).collect();
+    let runs = found[aa..aa + options.aa_runs].iter().flatten();
     let kinds: Vec<&str> =
         FAULTS.iter().map(|f| f.name).filter(|n| rows.iter().any(|r| r.fault == *n)).collect();
-    let found = |n: &str| rows.iter().filter(|r| r.fault == n).all(|r| r.passed);
+    let all_passed = |n: &&&str| rows.iter().filter(|r| r.fault == **n).all(|r| r.passed);
     Ok(Selftest {
         kinds: kinds.len(),
-        kinds_found: kinds.iter().filter(|n| found(n)).count(),
-        rows,
+        kinds_found: kinds.iter().filter(all_passed).count(),
         aa_runs: options.aa_runs,
-        aa_alarms,
-        oracle,
+        aa_alarms: runs.filter(|r| !r.identical || r.verdict.status != Status::Ok).count(),
+        oracle: if found.last().is_some_and(|f| f[0].identical) {
+            "no independent evidence"
+        } else {
+            "differs"
+        }
+        .into(),
+        rows,
     })
 }
 
-fn compare<O: Ops + Clone + Send + 'static>(
-    ops: &O,
-    ckpt: &Arc<Checkpoint>,
-    outer: &OuterWeights<O>,
-    tokens: &[u32],
-    golden: KnobPlan,
-    candidate: KnobPlan,
-    schedule: Schedule,
-    config: Option<Config>,
-) -> Result<Candidate> {
-    let options = CandidateOptions { golden, candidate, schedule, limits: Limits::default(), config };
-    against_candidate(ops, ckpt, outer, tokens, &options, &Quiet)
-}
-
-/// One fault at one layer, with the schedule and stimulus it needs.
-fn planted<O: Ops + Clone + Send + 'static>(
-    ops: &O,
-    ckpt: &Arc<Checkpoint>,
-    outer: &OuterWeights<O>,
-    tokens: &[u32],
-    fault: &Fault,
+/// A fault or control and the layer to plant it in.
+struct Job {
+    fault: &'static Fault,
     layer: Option<usize>,
-) -> Result<Candidate> {
-    let mut plan = KnobPlan::default();
-    plan.push(layer.map(|l| vec![l]), fault.phase, &fault.settings())?;
-    let schedule = match fault.needs {
-        Needs::Chunk | Needs::Chunks | Needs::HorizonChunks => Schedule { chunk: CHUNK, decode_last: 0 },
-        Needs::Decode | Needs::HorizonDecode => Schedule { chunk: 0, decode_last: DECODE },
-        _ => Schedule::default(),
-    };
-    // What brings the fault about on a small model is planted on both sides.
-    let mut golden = KnobPlan::default();
-    if !fault.both.is_empty() {
-        golden.push(None, None, &fault.both())?;
-        plan.overrides.splice(0..0, golden.overrides.clone());
-    }
-    let config = (fault.needs == Needs::Clamp).then(|| {
-        let mut c = ckpt.config().clone();
-        c.swiglu_limit = Some(LOW_CLAMP);
-        c
-    });
-    compare(ops, ckpt, outer, tokens, golden, plan, schedule, config)
+    control: bool,
 }
 
-fn judge(fault: &Fault, layer: Option<usize>, control: bool, run: &Candidate) -> Sensitivity {
+fn jobs(c: &Config, options: &SelftestOptions) -> Vec<Job> {
+    let wanted = |f: &&'static Fault| options.only.as_ref().is_none_or(|o| f.name.contains(o.as_str()));
+    let mut jobs = Vec::new();
+    for (list, control) in [(FAULTS, false), (CONTROLS, true)] {
+        for fault in list.iter().filter(wanted) {
+            if fault.site().outside_layers() {
+                jobs.push(Job { fault, layer: None, control });
+                continue;
+            }
+            let mut layers: Vec<usize> =
+                (0..c.num_hidden_layers).filter(|l| fault.layers.holds(&c.layers[*l])).collect();
+            if !options.every_layer && layers.len() > 2 {
+                layers = vec![layers[0], layers[layers.len() - 1]];
+            }
+            jobs.extend(layers.into_iter().map(|l| Job { fault, layer: Some(l), control }));
+        }
+    }
+    jobs
+}
+
+impl Job {
+    /// The schedule and stimulus that the fault needs, and its knobs at its layer.
+    fn planted(&self, c: &Config, tokens: &[u32]) -> Result<(Setting, KnobPlan)> {
+        let fault = self.fault;
+        let schedule = match fault.needs {
+            Needs::Chunk | Needs::Chunks | Needs::HorizonChunks => Schedule { chunk: CHUNK, decode_last: 0 },
+            Needs::Decode | Needs::HorizonDecode => Schedule { chunk: 0, decode_last: DECODE },
+            _ => Schedule::default(),
+        };
+        // What brings the fault about on a small model is planted on both sides.
+        let mut golden = KnobPlan::default();
+        if !fault.both.is_empty() {
+            golden.push(None, None, &fault.both())?;
+        }
+        let mut plan = golden.clone();
+        plan.push(self.layer.map(|l| vec![l]), fault.phase, &fault.settings())?;
+        let config =
+            (fault.needs == Needs::Clamp).then(|| Config { swiglu_limit: Some(LOW_CLAMP), ..c.clone() });
+        Ok((Setting { tokens: tokens.to_vec(), golden, schedule, config, ..Setting::default() }, plan))
+    }
+}
+
+/// Golden beside itself on a seeded prompt.
+fn golden_twice(c: &Config, seed: u64) -> Group {
+    let setting = Setting { tokens: random_prompt(c, seed), ..Setting::default() };
+    Group { setting, paths: vec![Path { plan: KnobPlan::default(), scope: Scope::Full }] }
+}
+
+/// The same fault on both sides: they agree to the bit, and the report must say that this is no
+/// evidence.
+fn fault_on_both_sides(tokens: &[u32]) -> Result<Group> {
+    let mut plan = KnobPlan::default();
+    plan.push(None, None, &[("mhc.comb".into(), "transposed".into())])?;
+    let setting = Setting { tokens: tokens.to_vec(), golden: plan.clone(), ..Setting::default() };
+    Ok(Group { setting, paths: vec![Path { plan, scope: Scope::Full }] })
+}
+
+fn judge(job: &Job, run: &Candidate) -> Sensitivity {
+    let Job { fault, layer, control } = *job;
     let v = &run.verdict;
     let site = fault.site().to_string();
     let row = v.tap.as_ref().and_then(|t| run.rows.iter().find(|r| r.tap == *t));
@@ -243,20 +253,6 @@ fn judge(fault: &Fault, layer: Option<usize>, control: bool, run: &Candidate) ->
         signal,
         size,
     }
-}
-
-/// The same fault on both sides: they agree to the bit, and the report must say that this is no
-/// evidence.
-fn oracle_shares_fault<O: Ops + Clone + Send + 'static>(
-    ops: &O,
-    ckpt: &Arc<Checkpoint>,
-    outer: &OuterWeights<O>,
-    tokens: &[u32],
-) -> Result<String> {
-    let mut plan = KnobPlan::default();
-    plan.push(None, None, &[("mhc.comb".into(), "transposed".into())])?;
-    let run = compare(ops, ckpt, outer, tokens, plan.clone(), plan, Schedule::default(), None)?;
-    Ok(if run.identical { "no independent evidence" } else { "differs" }.into())
 }
 
 /// A seeded prompt of 40 to 160 tokens.

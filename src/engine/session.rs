@@ -35,6 +35,8 @@ pub struct Lane<O: Ops> {
     pub plan: KnobPlan,
     /// Its residual streams `[T, S·D]`.
     pub x: O::T,
+    /// It sits the next layer (or the head) out.
+    pub idle: bool,
     /// What the last CSA layer selected, kept only for plans in which a layer reuses it.
     chosen: Option<Index>,
 }
@@ -42,7 +44,7 @@ pub struct Lane<O: Ops> {
 impl<O: Ops> Lane<O> {
     /// A path at its first layer.
     pub fn new(plan: KnobPlan, x: O::T) -> Self {
-        Lane { plan, x, chosen: None }
+        Lane { plan, x, idle: false, chosen: None }
     }
 }
 
@@ -197,7 +199,7 @@ impl<'a, O: Ops> Session<'a, O> {
         obs: &mut dyn LaneObserver<O>,
     ) -> Result<()> {
         for b in self.blocks() {
-            for (i, lane) in lanes.iter().enumerate() {
+            for (i, lane) in lanes.iter().enumerate().filter(|(_, l)| !l.idle) {
                 interrupt::check()?;
                 let k = lane.plan.at(None, b.phase);
                 let rows = self.ops.slice(&lane.x, b.from, b.to);
@@ -263,7 +265,7 @@ impl<'a, O: Ops> Session<'a, O> {
         let blocks =
             if knobs { self.schedule.blocks(self.tokens.len(), KNOB_TOKENS.0) } else { self.blocks() };
         for b in blocks {
-            for (i, lane) in lanes.iter_mut().enumerate() {
+            for (i, lane) in lanes.iter_mut().enumerate().filter(|(_, l)| !l.idle) {
                 interrupt::check()?;
                 let k = lane.plan.at(Some(layer), b.phase);
                 let rows = self.ops.slice(&lane.x, b.from, b.to);
@@ -276,7 +278,7 @@ impl<'a, O: Ops> Session<'a, O> {
             lane.chosen = cache.selection();
         }
         for b in self.ffn_blocks(knobs) {
-            for (i, lane) in lanes.iter_mut().enumerate() {
+            for (i, lane) in lanes.iter_mut().enumerate().filter(|(_, l)| !l.idle) {
                 interrupt::check()?;
                 let k = lane.plan.at(Some(layer), b.phase);
                 let rows = self.ops.slice(&lane.x, b.from, b.to);

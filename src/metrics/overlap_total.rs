@@ -19,6 +19,7 @@ pub struct OverlapAccum {
     real: u64,
     min_margin: Option<f64>,
     mass: f64,
+    mass_ranked: f64,
     mass_rows: u64,
     mass_max: f64,
     sentinel: u64,
@@ -54,6 +55,8 @@ pub struct OverlapStats {
     pub min_margin: Option<f64>,
     /// Mean golden mass lost, over rows with mass; NaN for none.
     pub mean_mass_lost: f64,
+    /// The same over ranked rows only; NaN for none, or if a row had no mass.
+    pub mean_mass_lost_ranked: f64,
     /// Largest golden mass lost in one row; NaN when no row had mass.
     pub max_mass_lost: f64,
     /// −1 entries inside a prefix.
@@ -78,6 +81,7 @@ impl OverlapAccum {
         if row.ranked {
             self.ranked += 1;
             self.overlap_ranked += row.overlap;
+            self.mass_ranked += row.mass_lost.unwrap_or(f64::NAN);
         }
         self.jaccard += row.jaccard;
         self.near_tie += row.near_tie_flips;
@@ -111,6 +115,7 @@ impl OverlapAccum {
         self.real += other.real;
         self.min_margin = min(self.min_margin, other.min_margin);
         self.mass += other.mass;
+        self.mass_ranked += other.mass_ranked;
         self.mass_rows += other.mass_rows;
         self.mass_max = self.mass_max.max(other.mass_max);
         self.sentinel += other.sentinel;
@@ -135,6 +140,7 @@ impl OverlapAccum {
             real_flips: self.real,
             min_margin: self.min_margin,
             mean_mass_lost: self.mass / self.mass_rows as f64,
+            mean_mass_lost_ranked: self.mass_ranked / self.ranked as f64,
             max_mass_lost: if self.mass_rows == 0 { f64::NAN } else { self.mass_max },
             sentinel_inside: self.sentinel,
             duplicate: self.duplicate,
@@ -182,7 +188,7 @@ mod tests {
     fn totals_merge_and_separate_ranked_rows() {
         let rows = [
             compare_row(&[0, 1], &[0, 1], &ctx(2, 2)), // identity: nothing was ranked
-            compare_row(&[0, 3], &[0, 1], &ctx(4, 2)),
+            compare_row(&[0, 3], &[0, 1], &RowContext { mass: Some(&[0.0, 0.25, 0.0, 0.0]), ..ctx(4, 2) }),
             compare_row(&[9, 2], &[0, 1], &RowContext { mass: Some(&[0.25, 0.5, 0.0, 0.0]), ..ctx(4, 2) }),
         ];
         let mut whole = OverlapAccum::default();
@@ -199,7 +205,7 @@ mod tests {
         assert_eq!((s.mean_overlap, s.mean_overlap_ranked), (0.5, 0.25));
         assert_eq!((s.min_overlap, s.min_overlap_row), (0.0, Some(2)));
         assert_eq!((s.real_flips, s.near_tie_flips, s.real_flip_share()), (3, 0, 1.0));
-        assert_eq!((s.mean_mass_lost, s.max_mass_lost), (0.75, 0.75));
+        assert_eq!((s.mean_mass_lost, s.mean_mass_lost_ranked, s.max_mass_lost), (0.5, 0.5, 0.75));
         assert_eq!(s.findings(), [Finding::OutOfRange { count: 1 }, Finding::WrongCount { rows: 1 }]);
         let none = OverlapAccum::default().finish();
         assert!(none.mean_overlap.is_nan() && none.min_overlap.is_nan() && none.max_mass_lost.is_nan());

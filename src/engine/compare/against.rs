@@ -1,12 +1,12 @@
 //! Golden against a dump made elsewhere.
 
-use super::blame;
-use super::floor::FloorRule;
+use super::floor::{FloorRule, RowErrs};
 use super::flow;
 use super::judge::{Verdict, verdict};
 use super::observer::Comparer;
 use super::precision::{self, Precision, Products};
 use super::rows::{Judging, TapRow};
+use super::subject::Seat;
 use super::{NOISE, Role};
 use crate::checkpoint::{Checkpoint, Config};
 use crate::engine::dump::Dump;
@@ -14,7 +14,7 @@ use crate::engine::pass::{Progress, for_each_layer};
 use crate::engine::session::{Schedule, Session};
 use crate::engine::tap_shape;
 use crate::error::{Error, ErrorKind, Result};
-use crate::kernels::{KnobPlan, Mat, Ops, Site};
+use crate::kernels::{KnobPlan, Ops};
 use crate::metrics::{Limits, Status};
 use crate::model::{OuterWeights, Tap, TapId};
 use serde::Serialize;
@@ -116,8 +116,8 @@ fn run<O: Ops + Clone + Send + 'static>(
     let settings: Vec<_> = NOISE.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
     noise.push(None, None, &settings)?;
     let plans = [options.golden.clone(), options.golden.clone(), noise];
-    let roles = vec![Role::Golden, Role::Local, Role::Noise];
-    let mut cmp = Comparer::new(roles, Some(dump), c, rule, tokens.len());
+    let seats = [Role::Golden, Role::Local, Role::Noise].map(|role| Seat { role, subject: 0 });
+    let mut cmp = Comparer::new(seats.to_vec(), Some(dump), c, rule, tokens);
     let mut memo = HashMap::new();
     for id in tap_shape::all(c, tokens.len(), &KnobPlan::default()).into_iter().map(|(id, _)| id) {
         let u = flow::storage(id, dump, c, &mut memo);
@@ -131,7 +131,7 @@ fn run<O: Ops + Clone + Send + 'static>(
     for_each_layer(ops, ckpt, progress, |i, w| {
         cmp.bias = w.gate_bias.clone();
         session.layer_lanes(w, i, &mut lanes, &mut cmp)?;
-        name_structures(&mut cmp, i, c);
+        cmp.name_structures(i);
         cmp.end_layer();
         Ok(())
     })?;
@@ -140,14 +140,17 @@ fn run<O: Ops + Clone + Send + 'static>(
 
     let quantised = options.golden_quantises;
     let mut stepped = HashMap::new();
-    let rows: Vec<TapRow> = cmp
+    let none = RowErrs::default();
+    let rows: Vec<TapRow> = cmp.subjects[0]
         .taps
         .values()
         .filter(|(id, _)| dump.has(*id))
         .map(|(id, acc)| {
             let rule = cmp.rule_of(*id);
             let steps = if quantised { steps(*id, dump, c, &mut stepped) } else { None };
-            acc.finish(*id, kind(*id, c), &Judging { rule, steps, limits: &options.limits, isolated: false })
+            let noise = cmp.noise.get(id).unwrap_or(&none);
+            let judging = Judging { rule, noise, steps, limits: &options.limits, isolated: false };
+            acc.finish(*id, kind(*id, c), &judging)
         })
         .collect();
     Ok(settle_unscaled(rows))
@@ -176,64 +179,6 @@ fn steps(id: TapId, dump: &Dump, c: &Config, memo: &mut HashMap<TapId, Option<f6
     };
     memo.insert(id, s);
     s
-}
-
-/// Looks for structure in what differs: storage, rotation.
-pub(super) fn name_structures(cmp: &mut Comparer, layer: usize, c: &Config) {
-    let floor = |cmp: &mut Comparer, tap: Tap| {
-        let id = TapId { layer: Some(layer), tap };
-        let rule = cmp.rule_of(id);
-        (cmp.acc(id).noise_rows.rel_l2(|_| true) * rule.noise).max(rule.least)
-    };
-    let set = |cmp: &mut Comparer, tap: Tap, site: Option<Site>, note: String, explained: bool| {
-        let acc = cmp.acc(TapId { layer: Some(layer), tap });
-        acc.note = Some(note);
-        acc.explained = explained;
-        acc.site = site;
-    };
-    for tap in [Tap::AttnKv, Tap::CompressorKv] {
-        let Some((g, m)) = cmp.kept.remove(&tap) else { continue };
-        let f = floor(cmp, tap);
-        if let Some(b) = blame::stored_kv(&g, &m, c.qk_rope_head_dim, f) {
-            // A wrong compressed entry is the compressor's, unless only its format differs.
-            let site = if tap == Tap::AttnKv || b.explained { Some(b.site) } else { None };
-            set(cmp, tap, site, b.note, b.explained);
-        }
-    }
-    let rotated = |cmp: &mut Comparer, tap: Tap| {
-        let (g, m): (Mat, Mat) = cmp.kept.remove(&tap)?;
-        let f = floor(cmp, tap);
-        Some(blame::is_rotated(&g, &m, c.index_head_dim, f))
-    };
-    let (q, k) = (rotated(cmp, Tap::IndexerQ), rotated(cmp, Tap::IndexerK));
-    match (q, k) {
-        (Some(true), Some(true)) => {
-            for tap in [Tap::IndexerQ, Tap::IndexerK] {
-                let note =
-                    "rotated by Hadamard like its counterpart: scores are unchanged; compare with golden qat";
-                // A candidate's rotation is undone before comparing where it changes no score; if
-                // one is left, golden is the rotated side and its formats hang on it.
-                set(cmp, tap, None, note.into(), cmp.dump.is_some());
-            }
-        }
-        (Some(true), _) => {
-            let note = "queries are rotated by Hadamard, keys are not: the ranking carries no information";
-            let note =
-                if k.is_none() { "queries are rotated by Hadamard; keys are not in the dump" } else { note };
-            set(cmp, Tap::IndexerQ, None, note.into(), false);
-        }
-        (_, Some(true)) => {
-            let note = "keys are rotated by Hadamard, queries are not: the ranking carries no information";
-            let note =
-                if q.is_none() { "keys are rotated by Hadamard; queries are not in the dump" } else { note };
-            set(cmp, Tap::IndexerK, None, note.into(), false);
-        }
-        _ => {}
-    }
-    if cmp.unscaled {
-        let note = "the weights are handed out without routed_scaling_factor";
-        set(cmp, Tap::RouterWeights, None, note.into(), false);
-    }
 }
 
 /// Unscaled router weights are a choice, not a fault, if the next routed tap of the dump agrees

@@ -46,6 +46,15 @@ pub fn verdict(rows: &[TapRow], context: &str, gap: impl Fn(&TapRow) -> Option<S
             short(row.excess)
         ),
     };
+    // Against a dump only the whole difference from free golden has golden's attention to weigh it.
+    if let Some(ix) = &row.index
+        && let Some(lost) = ix.local_mass_lost.or(ix.mass_lost)
+    {
+        why += &format!("; golden pays {:.2} % of its attention to the entries lost", 100.0 * lost);
+        if let Some(most) = ix.max_mass_lost.filter(|m| *m > lost) {
+            why += &format!(", up to {:.2} % at one position", 100.0 * most);
+        }
+    }
     if row.row_excess > 4.0 * row.excess.max(1.0) {
         why +=
             &format!("; worst at row {} ({}x its floor)", row.worst_row.unwrap_or(0), short(row.row_excess));

@@ -10,24 +10,30 @@
 //! * Against a **candidate** (knobs): lane `Total` runs free (propagated); lane `Layer` is fed
 //!   golden's streams at every layer (isolated); lane `Local` is the candidate with golden's
 //!   values put back after every tap, which shows where an error is born; lane `Format` is the
-//!   same with only the declared formats kept, which is the floor of an ideal kernel.
+//!   same with only the declared formats kept, which is the floor of an ideal kernel. Many candidates
+//!   may share one golden and one noise.
 //! * Lane `Noise` is golden with every operation rounded to bf16, fed the same inputs. It says
 //!   how much each tap moves when arithmetic is that coarse, on this data: the floor of a bf16
 //!   run, and by scaling with the unit roundoff that of any other precision.
 
 mod against;
+mod batch;
 mod blame;
 mod candidate;
 mod floor;
 mod flow;
 mod inert;
 mod judge;
+mod mass;
 mod observer;
 mod precision;
 mod rows;
 mod select;
+mod structure;
+mod subject;
 
 pub use against::{Against, AgainstOptions, against_dump};
+pub use batch::{Group, Path, Scope, Setting, against_candidates};
 pub use candidate::{Candidate, CandidateOptions, against_candidate};
 pub use inert::inert_settings;
 pub use judge::{Verdict, short};

@@ -2,63 +2,63 @@
 
 use super::Role;
 use super::blame;
-use super::floor::FloorRule;
+use super::floor::{FloorRule, RowErrs};
 use super::flow::Unstable;
+use super::mass::Attention;
 use super::rows::TapAcc;
-use super::select::Waiting;
+use super::subject::{Seat, Subject};
 use crate::checkpoint::safetensors::Dtype;
 use crate::checkpoint::{Config, LayerKind};
 use crate::engine::dump::Dump;
 use crate::engine::session::LaneObserver;
 use crate::error::Result;
 use crate::kernels::{Index, Mat, Ops};
+use crate::metrics::logits::compare_row;
 use crate::model::{Tap, TapAt, TapId};
 use crate::numeric::hadamard;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// The largest finite f16.
 const F16_MAX: f32 = 65504.0;
 
-/// Watches lanes in lockstep and keeps the sums.
+/// Watches lanes in lockstep and keeps the sums of every measured path beside one golden.
 pub(super) struct Comparer<'a> {
-    pub roles: Vec<Role>,
+    /// What each lane is for. Golden comes first, noise last.
+    pub seats: Vec<Seat>,
+    pub subjects: Vec<Subject>,
     pub dump: Option<&'a Dump>,
     pub config: &'a Config,
     /// Floors of the run; a dump's taps have their own where they are stored more coarsely.
     pub rule: FloorRule,
     pub rules: HashMap<TapId, FloorRule>,
-    tokens: usize,
+    tokens: &'a [u32],
     /// Correction bias of the router of the current layer.
     pub bias: Option<Vec<f32>>,
     /// Golden quantises index queries and keys: noise moves scores in steps.
     pub quantised: bool,
-    pub taps: BTreeMap<(usize, Tap), (TapId, TapAcc)>,
+    /// How far the noise lane moved each tap.
+    pub noise: HashMap<TapId, RowErrs>,
     /// Values every lane of a block is compared with.
     pub(super) base: HashMap<TapId, Mat>,
     pub(super) base_index: HashMap<TapId, Index>,
     /// Selection scores of the current block, by lane.
     pub(super) scores: HashMap<(usize, Tap), Mat>,
-    pub(super) waiting: HashMap<TapId, Waiting>,
-    /// Golden and measured values of taps whose difference may have a structure, current layer.
-    pub kept: HashMap<Tap, (Mat, Mat)>,
+    pub(super) attention: Attention,
     pub(super) unstable: Unstable,
-    /// Router weights of this layer come unscaled; the factor is expected downstream.
-    pub unscaled: bool,
-    /// The candidate rotates index queries and keys by Hadamard and golden does not: its values
-    /// are compared after rotating them back, which changes no score.
-    pub unrotate: bool,
 }
 
 impl<'a> Comparer<'a> {
     pub fn new(
-        roles: Vec<Role>,
+        seats: Vec<Seat>,
         dump: Option<&'a Dump>,
         config: &'a Config,
         rule: FloorRule,
-        tokens: usize,
+        tokens: &'a [u32],
     ) -> Self {
+        let subjects = 1 + seats.iter().map(|s| s.subject).max().unwrap_or(0);
         Comparer {
-            roles,
+            seats,
+            subjects: std::iter::repeat_with(Subject::default).take(subjects).collect(),
             dump,
             config,
             rule,
@@ -66,20 +66,18 @@ impl<'a> Comparer<'a> {
             tokens,
             bias: None,
             quantised: false,
-            taps: BTreeMap::new(),
+            noise: HashMap::new(),
             base: HashMap::new(),
             base_index: HashMap::new(),
             scores: HashMap::new(),
-            waiting: HashMap::new(),
-            kept: HashMap::new(),
+            attention: Attention::default(),
             unstable: Unstable::default(),
-            unscaled: false,
-            unrotate: false,
         }
     }
 
-    pub fn acc(&mut self, id: TapId) -> &mut TapAcc {
-        &mut self.taps.entry(id.order()).or_insert_with(|| (id, TapAcc::default())).1
+    /// The sums of a tap of the dump.
+    fn acc(&mut self, id: TapId) -> &mut TapAcc {
+        self.subjects[0].acc(id)
     }
 
     /// The floors of `id`.
@@ -97,9 +95,8 @@ impl<'a> Comparer<'a> {
         self.base.clear();
         self.base_index.clear();
         self.scores.clear();
-        self.waiting.clear();
-        self.kept.clear();
-        self.unscaled = false;
+        self.attention = Attention::default();
+        self.subjects.iter_mut().for_each(Subject::end_layer);
         self.unstable.end_layer();
     }
 
@@ -126,9 +123,9 @@ impl<'a> Comparer<'a> {
     }
 
     /// Keeps both sides of taps whose difference may have a structure worth naming.
-    fn keep(&mut self, id: TapId, golden: &Mat, measured: &Mat) {
+    fn keep(subject: &mut Subject, id: TapId, golden: &Mat, measured: &Mat) {
         if blame::KEPT.contains(&id.tap) {
-            let (g, m) = self.kept.entry(id.tap).or_default();
+            let (g, m) = subject.kept.entry(id.tap).or_default();
             g.append(golden);
             m.append(measured);
         }
@@ -169,10 +166,10 @@ impl<'a> Comparer<'a> {
         if role == Role::Noise {
             if let Some(b) = self.base.get(&id).cloned() {
                 let (n, b) = if sized { (Self::by_size(m), Self::by_size(&b)) } else { (m.clone(), b) };
-                self.acc(id).noise_rows.push(row0, &n.data, &b.data, n.cols);
+                self.noise.entry(id).or_default().push(row0, &n.data, &b.data, n.cols);
             }
             let covered = measured.as_ref().map_or(0..0, |(a, x)| *a..*a + x.rows);
-            let used = !(id.tap == Tap::RouterWeights && (sized || self.unscaled));
+            let used = !(id.tap == Tap::RouterWeights && (sized || self.subjects[0].unscaled));
             self.mark_unstable(id, row0, m.rows, |r| used && covered.contains(&r));
         }
         if role == Role::Local {
@@ -199,7 +196,7 @@ impl<'a> Comparer<'a> {
                 let acc = self.acc(id);
                 acc.local.push(&xs.data, &os.data);
                 acc.local_rows.push(a, &xs.data, &os.data, xs.cols);
-                self.keep(id, &own, &x);
+                Self::keep(&mut self.subjects[0], id, &own, &x);
             }
             _ => {}
         }
@@ -210,9 +207,9 @@ impl<'a> Comparer<'a> {
             // Some engines hand out weights without the factor and apply it downstream. Whether
             // they do shows at the routed sum; until then golden's scaled weights go on.
             if role == Role::Local {
-                self.unscaled = blame::is_unscaled(&own, &x, self.config.routed_scaling_factor);
+                self.subjects[0].unscaled = blame::is_unscaled(&own, &x, self.config.routed_scaling_factor);
             }
-            if self.unscaled {
+            if self.subjects[0].unscaled {
                 return;
             }
         }
@@ -233,14 +230,18 @@ impl<'a> Comparer<'a> {
         self.unstable.leave(id, row0, &reach, forced);
     }
 
-    fn candidate(&mut self, role: Role, id: TapId, row0: usize, m: &mut Mat) {
+    fn candidate(&mut self, seat: Seat, id: TapId, row0: usize, m: &mut Mat) {
+        let role = seat.role;
         if role == Role::Golden {
             self.base.insert(id, m.clone());
             return;
         }
-        let Some(full) = self.base.get(&id).cloned() else { return };
+        let Some(full) = self.base.get(&id) else { return };
         let (mut x, mut b) = (m.clone(), full.clone());
-        if self.unrotate
+        if !matches!(role, Role::Total | Role::Layer) {
+            m.data.copy_from_slice(&full.data);
+        }
+        if self.subjects[seat.subject].unrotate
             && role != Role::Format
             && role != Role::Noise
             && matches!(id.tap, Tap::IndexerQ | Tap::IndexerK)
@@ -249,26 +250,35 @@ impl<'a> Comparer<'a> {
         }
         self.mask(id, row0, &mut x);
         self.mask(id, row0, &mut b);
-        let free = matches!(role, Role::Total | Role::Layer);
-        if id.tap == Tap::RouterWeights && free {
+        if id.tap == Tap::RouterWeights && matches!(role, Role::Total | Role::Layer) {
             (x, b) = (Self::by_size(&x), Self::by_size(&b));
         }
         let cols = x.cols;
-        let acc = self.acc(id);
+        if role == Role::Noise {
+            self.noise.entry(id).or_default().push(row0, &x.data, &b.data, cols);
+            return;
+        }
+        let subject = &mut self.subjects[seat.subject];
+        let acc = subject.acc(id);
         match role {
-            Role::Total => acc.total.push(&x.data, &b.data),
+            Role::Total => {
+                acc.total.push(&x.data, &b.data);
+                if id.tap == Tap::Logits {
+                    for r in 0..x.rows {
+                        // The token that really came next is known for all positions but the last.
+                        let next = self.tokens.get(row0 + r + 1).map(|t| *t as usize);
+                        subject.logits.push(&compare_row(x.row(r), b.row(r), next));
+                    }
+                }
+            }
             Role::Layer => acc.layer.push(&x.data, &b.data),
             Role::Local => {
                 acc.local.push(&x.data, &b.data);
                 acc.local_rows.push(row0, &x.data, &b.data, cols);
-                self.keep(id, &b, &x);
+                Self::keep(subject, id, &b, &x);
             }
             Role::Format => acc.format_rows.push(row0, &x.data, &b.data, cols),
-            Role::Noise => acc.noise_rows.push(row0, &x.data, &b.data, cols),
-            Role::Golden => {}
-        }
-        if !free {
-            *m = full;
+            Role::Golden | Role::Noise => {}
         }
     }
 }
@@ -278,30 +288,34 @@ impl<O: Ops> LaneObserver<O> for Comparer<'_> {
         let l = self.config.layers[layer];
         let scores = TapId { layer: Some(layer), tap: Tap::IndexerScores };
         let dumped = self.dump.is_some_and(|d| d.has(scores));
-        l.kind == LayerKind::Csa && (dumped || self.tokens / l.ratio > self.config.index_topk)
+        l.kind == LayerKind::Csa && (dumped || self.tokens.len() / l.ratio > self.config.index_topk)
     }
     fn tensor(&mut self, lane: usize, ops: &O, at: TapAt, t: &mut O::T) -> Result<()> {
-        let role = self.roles[lane];
+        let seat = self.seats[lane];
         let mut m = ops.download(t);
-        let before = matches!(at.id.tap, Tap::IndexerScores | Tap::RouterLogits);
-        if before && !matches!(role, Role::Total | Role::Layer) {
+        // A selection is judged by golden's scores, and by how far noise and formats move them.
+        let ranked = matches!(at.id.tap, Tap::IndexerScores | Tap::RouterLogits);
+        let judges = matches!(seat.role, Role::Golden | Role::Format | Role::Noise) || self.dump.is_some();
+        if ranked && judges {
             self.scores.insert((lane, at.id.tap), m.clone());
         }
+        if seat.role == Role::Golden {
+            self.see_attention(at, &m);
+        }
         if self.dump.is_some() {
-            self.against(role, at.id, at.row0, &mut m);
+            self.against(seat.role, at.id, at.row0, &mut m);
         } else {
-            self.candidate(role, at.id, at.row0, &mut m);
+            self.candidate(seat, at.id, at.row0, &mut m);
         }
         // The selection is judged by the scores it was made from: the dump's, where it has them.
-        if before && role == Role::Local && self.dump.is_some() && self.has(at.id) {
+        if ranked && seat.role == Role::Local && self.dump.is_some() && self.has(at.id) {
             self.scores.insert((lane, at.id.tap), m.clone());
         }
         *t = ops.upload(m);
         Ok(())
     }
     fn index(&mut self, lane: usize, at: TapAt, ids: &mut Index) -> Result<()> {
-        let role = self.roles[lane];
-        self.index_of(role, at, ids);
+        self.index_of(self.seats[lane], at, ids);
         Ok(())
     }
 }

@@ -18,7 +18,6 @@ pub(super) struct TapAcc {
     pub local: ErrorAccum,
     pub local_rows: RowErrs,
     pub format_rows: RowErrs,
-    pub noise_rows: RowErrs,
     /// Index taps: measured against free golden, and against the recomputation.
     pub total_index: Option<OverlapAccum>,
     pub local_index: Option<OverlapAccum>,
@@ -50,6 +49,13 @@ pub struct IndexCounts {
     pub rows: u64,
     /// Rows in which fewer entries are selected than visible.
     pub ranked_rows: u64,
+    /// Golden's attention (a share of 1, heads averaged) of the entries that are not selected, against
+    /// free golden: mean over the rows that `overlap` is the mean of. `None` for experts.
+    pub mass_lost: Option<f64>,
+    /// The same in the row that loses most.
+    pub max_mass_lost: Option<f64>,
+    /// Candidate runs: as `mass_lost`, of the entries dropped from golden's own inputs.
+    pub local_mass_lost: Option<f64>,
     /// Flips that the score noise explains.
     pub near_tie_flips: u64,
     /// Flips it does not explain.
@@ -125,6 +131,8 @@ pub struct TapRow {
 /// What decides how one tap is judged.
 pub(super) struct Judging<'a> {
     pub rule: FloorRule,
+    /// How far the noise lane moved this tap.
+    pub noise: &'a RowErrs,
     /// The tap's values went through a quantiser with steps of at most this size, relative to the
     /// value.
     pub steps: Option<f64>,
@@ -141,6 +149,21 @@ struct Part {
 }
 
 impl TapAcc {
+    /// True if what was measured is golden's: no value, no entry and no count differs.
+    pub fn same(&self) -> bool {
+        // Without a finite pair there is no distance, and none that differs.
+        let equal = |a: &ErrorAccum| {
+            let e = a.finish();
+            (e.compared == 0 || e.max_abs == 0.0) && e.mismatched == 0
+        };
+        let exact = |a: &Option<OverlapAccum>| {
+            a.as_ref()
+                .map(OverlapAccum::finish)
+                .is_none_or(|s| s.exact_rows == s.rows && structural(&s).is_empty())
+        };
+        equal(&self.total) && equal(&self.local) && exact(&self.total_index) && exact(&self.local_index)
+    }
+
     /// Finishes the row.
     pub fn finish(&self, id: TapId, kind: &'static str, j: &Judging) -> TapRow {
         let total = self.total.finish();
@@ -152,10 +175,11 @@ impl TapAcc {
             j.steps.map_or(0.0, |q| j.rule.one_more(q, self.local_rows.rows.len(), local.compared as usize));
         // A near tie taken the other way moves its rows by a whole choice, not by a rounding:
         // they are judged apart, by what the other choice does, or they would hide the rest.
-        let (stable, unstable) = (self.part(false, scale, extra, least), self.part(true, 1.0, extra, least));
+        let part = |unstable, scale| self.part(j.noise, unstable, scale, extra, least);
+        let (stable, unstable) = (part(false, scale), part(true, 1.0));
         let part = if unstable.excess > stable.excess { unstable } else { stable };
         let (born, floor, excess) = (part.born, part.floor, part.excess);
-        let mut rows = self.row_excesses(stable.floor, scale);
+        let mut rows = self.row_excesses(j.noise, stable.floor, scale);
         let firm = rows.iter().filter(|(r, x)| *x > 0.0 && !self.unstable.contains(r));
         let worst = firm.max_by(|a, b| a.1.total_cmp(&b.1)).copied();
         let (worst_row, row_excess) = (worst.map(|w| w.0), worst.map_or(0.0, |w| w.1));
@@ -222,10 +246,10 @@ impl TapAcc {
     }
 
     /// Error and floor over the stable or the unstable rows.
-    fn part(&self, unstable: bool, scale: f64, extra: f64, least: f64) -> Part {
+    fn part(&self, noise: &RowErrs, unstable: bool, scale: f64, extra: f64, least: f64) -> Part {
         let measured = self.local_rows.first..self.local_rows.first + self.local_rows.rows.len();
         let keep = |r: usize| measured.contains(&r) && self.unstable.contains(&r) == unstable;
-        let noise = self.noise_rows.rel_l2(keep) * scale;
+        let noise = noise.rel_l2(keep) * scale;
         let floor = noise.hypot(self.format_rows.rel_l2(keep)).hypot(extra).max(least);
         let born = self.local_rows.rel_l2(keep);
         Part { born, floor, excess: crate::metrics::verdict::excess(born, floor) }
@@ -235,7 +259,7 @@ impl TapAcc {
     /// size of the terms, not of a result that cancelled or was cut to nearly nothing (a gate that
     /// is all but closed, scores that are all but zero): rows smaller than the median row get its
     /// floor.
-    fn row_excesses(&self, floor: f64, scale: f64) -> Vec<(usize, f64)> {
+    fn row_excesses(&self, noise: &RowErrs, floor: f64, scale: f64) -> Vec<(usize, f64)> {
         let rows = &self.local_rows;
         let mut norms: Vec<f64> = rows.rows.iter().map(|r| r.norm2).filter(|n| *n > 0.0).collect();
         norms.sort_unstable_by(f64::total_cmp);
@@ -243,7 +267,7 @@ impl TapAcc {
         let one = |(i, e): (usize, &RowErr)| {
             let r = rows.first + i;
             let sq = |rows: &RowErrs| rows.row(r).map_or(0.0, |n| n.err2);
-            let own = sq(&self.noise_rows) * scale * scale + sq(&self.format_rows);
+            let own = sq(noise) * scale * scale + sq(&self.format_rows);
             let floor2 = own.max(floor * floor * e.norm2.max(median));
             (r, if e.err2 == 0.0 { 0.0 } else { (e.err2 / floor2).sqrt() })
         };
@@ -255,6 +279,10 @@ impl TapAcc {
         let total = self.total_index.as_ref().map_or(local, OverlapAccum::finish);
         let ranked =
             |s: &OverlapStats| if s.ranked_rows > 0 { s.mean_overlap_ranked } else { s.mean_overlap };
+        let mass = |s: &OverlapStats| {
+            let m = if s.ranked_rows > 0 { s.mean_mass_lost_ranked } else { s.mean_mass_lost };
+            (!m.is_nan()).then_some(m)
+        };
         Some(IndexCounts {
             overlap: ranked(&total),
             local_overlap: ranked(&local),
@@ -262,6 +290,9 @@ impl TapAcc {
             jaccard: total.mean_jaccard,
             rows: total.rows,
             ranked_rows: total.ranked_rows,
+            mass_lost: mass(&total),
+            max_mass_lost: (!total.max_mass_lost.is_nan()).then_some(total.max_mass_lost),
+            local_mass_lost: mass(&local),
             near_tie_flips: local.near_tie_flips,
             real_flips: local.real_flips,
             sentinel_inside: local.sentinel_inside,

@@ -3,9 +3,11 @@
 
 use super::Role;
 use super::observer::Comparer;
+use super::subject::Seat;
+use crate::checkpoint::LayerKind;
 use crate::checkpoint::safetensors::Dtype;
-use crate::kernels::Index;
 use crate::kernels::moe::score;
+use crate::kernels::{Index, Mat};
 use crate::metrics::overlap::{RowContext, compare_row};
 use crate::metrics::overlap_total::OverlapAccum;
 use crate::model::{Tap, TapAt, TapId};
@@ -61,8 +63,15 @@ impl Comparer<'_> {
         })
     }
 
-    fn lane(&self, role: Role) -> usize {
-        self.roles.iter().position(|r| *r == role).unwrap_or(0)
+    /// The lane of `role`: golden's and the noise's, or one that belongs to `subject`.
+    fn lane(&self, role: Role, subject: usize) -> Option<usize> {
+        let shared = matches!(role, Role::Golden | Role::Noise);
+        self.seats.iter().position(|s| s.role == role && (shared || s.subject == subject))
+    }
+
+    /// The lane whose values selections are compared with.
+    fn base_lane(&self) -> usize {
+        self.lane(if self.dump.is_some() { Role::Local } else { Role::Golden }, 0).unwrap_or(0)
     }
 
     /// True if quantised index queries or keys that are not in the dump move the scores in steps.
@@ -91,16 +100,13 @@ impl Comparer<'_> {
     }
 
     /// Score distance below which a flip at row `r` (position `p`) is a near tie.
-    fn tie_floor(&self, id: TapId, r: usize, p: usize, base: &[f32]) -> f64 {
+    fn tie_floor(&self, subject: usize, id: TapId, r: usize, p: usize, base: &[f32]) -> f64 {
         let source = ranked(id);
         let rule = self.rule_of(source);
         let dump = self.dump.filter(|d| d.has(source));
         let top = base.iter().fold(0f32, |m, v| m.max(v.abs())) as f64;
         let least = match id.tap {
-            Tap::RouterTopk => {
-                let lane = self.lane(if self.dump.is_some() { Role::Local } else { Role::Golden });
-                rule.least * self.router_roundings(lane, r)
-            }
+            Tap::RouterTopk => rule.least * self.router_roundings(self.base_lane(), r),
             // The scores themselves are in the dump: only their storage can blur them.
             _ => match dump.map(|d| matches!(d.dtype(source), Some(Dtype::Bf16 | Dtype::F16))) {
                 Some(true) => top * 8.0 * rule.least,
@@ -112,11 +118,7 @@ impl Comparer<'_> {
             return least;
         }
         let moves = |role: Role| -> (f64, f64) {
-            let s = self
-                .roles
-                .contains(&role)
-                .then(|| self.selection_scores(self.lane(role), id, r, base.len()))
-                .flatten();
+            let s = self.lane(role, subject).and_then(|l| self.selection_scores(l, id, r, base.len()));
             let (mut sum, mut most) = (0.0, 0f64);
             for (a, b) in s.iter().flatten().zip(base) {
                 let d = (*a as f64 - *b as f64).abs();
@@ -136,32 +138,49 @@ impl Comparer<'_> {
             .max(least)
     }
 
+    /// Keeps what golden's lane attends with where entries are selected; its LSE is the last of it.
+    pub(super) fn see_attention(&mut self, at: TapAt, m: &Mat) {
+        if at.id.layer.is_none_or(|l| self.config.layers[l].kind != LayerKind::Csa) {
+            return;
+        }
+        self.attention.see(at.id.tap, m);
+        if at.id.tap == Tap::AttnLse
+            && let Some((id, w, g)) = self.subjects[0].owed.take()
+        {
+            self.push_total(0, id, &w, &g, at.row0, false);
+        }
+    }
+
     /// An index tap of a lane.
-    pub(super) fn index_of(&mut self, role: Role, at: TapAt, ids: &mut Index) {
-        let id = at.id;
+    pub(super) fn index_of(&mut self, seat: Seat, at: TapAt, ids: &mut Index) {
+        let (id, role) = (at.id, seat.role);
         let base_role = if self.dump.is_some() { Role::Local } else { Role::Golden };
         let measured = self.dump.and_then(|d| d.index_rows(id, at.row0, at.row0 + ids.rows));
         match role {
             Role::Golden if self.dump.is_some() => {
-                if let Some((a, k, x)) = measured {
-                    self.push_total(id, a, k, &x, ids, at.row0, false);
+                let Some((row0, k, ids_there)) = measured else { return };
+                let w = Waiting { row0, k, ids: ids_there };
+                if id.tap == Tap::IndexTopk {
+                    self.subjects[0].owed = Some((id, w, ids.clone()));
+                } else {
+                    self.push_total(0, id, &w, ids, at.row0, false);
                 }
                 return;
             }
             Role::Total | Role::Layer => {
                 if let Some(base) = self.base_index.get(&id).cloned() {
-                    let measured = ids.ids.clone();
-                    self.push_total(id, at.row0, ids.k, &measured, &base, at.row0, role == Role::Layer);
+                    let w = Waiting { row0: at.row0, k: ids.k, ids: ids.ids.clone() };
+                    self.push_total(seat.subject, id, &w, &base, at.row0, role == Role::Layer);
                 }
                 return;
             }
-            Role::Local if self.dump.is_none() => {
-                self.waiting.insert(id, Waiting { row0: at.row0, k: ids.k, ids: ids.ids.clone() });
-            }
             Role::Local => {
-                if let Some((a, k, x)) = &measured {
-                    self.waiting.insert(id, Waiting { row0: *a, k: *k, ids: x.clone() });
-                }
+                let w = match (&measured, self.dump) {
+                    (_, None) => Some(Waiting { row0: at.row0, k: ids.k, ids: ids.ids.clone() }),
+                    (Some((a, k, x)), _) => Some(Waiting { row0: *a, k: *k, ids: x.clone() }),
+                    (None, Some(_)) => None,
+                };
+                self.subjects[seat.subject].waiting.extend(w.map(|w| (id, w)));
             }
             _ => {}
         }
@@ -169,7 +188,7 @@ impl Comparer<'_> {
             self.base_index.insert(id, ids.clone());
         }
         if role == Role::Noise {
-            self.settle(id, at.row0);
+            (0..self.subjects.len()).for_each(|s| self.settle(s, id, at.row0));
         }
         if self.dump.is_none() {
             if let Some(b) = self.base_index.get(&id) {
@@ -218,7 +237,7 @@ impl Comparer<'_> {
     /// marked.
     fn free_selection(&mut self, id: TapId, row0: usize, ids: &mut Index, forced: impl Fn(usize) -> bool) {
         let Some(base) = self.base_index.get(&id).cloned() else { return };
-        let (local, noise) = (self.lane(Role::Local), self.lane(Role::Noise));
+        let (local, noise) = (self.base_lane(), self.lane(Role::Noise, 0).unwrap_or(0));
         let mut near = vec![false; base.rows];
         *ids = base.clone();
         for r in 0..base.rows {
@@ -228,7 +247,7 @@ impl Comparer<'_> {
             let expected = base.k.min(visible);
             let ctx = RowContext { visible, expected, scores: Some(&s), floor: 0.0, mass: None };
             let margin = compare_row(base.row(r), base.row(r), &ctx).margin;
-            if margin.is_none_or(|m| m > self.tie_floor(id, r, p, &s)) {
+            if margin.is_none_or(|m| m > self.tie_floor(0, id, r, p, &s)) {
                 continue;
             }
             near[r] = true;
@@ -245,13 +264,29 @@ impl Comparer<'_> {
         self.unstable.leave(id, row0, &reach, forced);
     }
 
-    fn push_total(&mut self, id: TapId, a: usize, k: usize, x: &[i32], g: &Index, row0: usize, layer: bool) {
-        for (i, row) in x.chunks_exact(k.max(1)).enumerate() {
-            let p = a + i;
+    /// Golden's attention of the entries that row `measured` drops, where it is known: against the
+    /// selection of golden's own lane.
+    fn dropped(
+        &self,
+        id: TapId,
+        r: usize,
+        golden: &[i32],
+        measured: &[i32],
+        visible: usize,
+    ) -> Option<Vec<f32>> {
+        (id.tap == Tap::IndexTopk).then(|| self.attention.dropped(r, golden, measured, visible))
+    }
+
+    fn push_total(&mut self, subject: usize, id: TapId, w: &Waiting, g: &Index, row0: usize, layer: bool) {
+        for (i, row) in w.ids.chunks_exact(w.k.max(1)).enumerate() {
+            let p = w.row0 + i;
             let visible = self.visible(id, p);
-            let ctx = RowContext { visible, expected: g.k.min(visible), ..Default::default() };
-            let o = compare_row(row, g.row(p - row0), &ctx);
-            let acc = self.acc(id);
+            let golden = g.row(p - row0);
+            let mass = self.dropped(id, p - row0, golden, row, visible);
+            let expected = g.k.min(visible);
+            let ctx = RowContext { visible, expected, mass: mass.as_deref(), ..Default::default() };
+            let o = compare_row(row, golden, &ctx);
+            let acc = self.subjects[subject].acc(id);
             let slot = if layer { &mut acc.layer_index } else { &mut acc.total_index };
             slot.get_or_insert_with(OverlapAccum::default).push(&o);
         }
@@ -259,20 +294,24 @@ impl Comparer<'_> {
 
     /// Compares waiting measured rows with the recomputed selection, now that the block's noise
     /// is known.
-    fn settle(&mut self, id: TapId, row0: usize) {
-        let (Some(w), Some(base)) = (self.waiting.remove(&id), self.base_index.get(&id).cloned()) else {
-            return;
-        };
-        let base_lane = self.lane(if self.dump.is_some() { Role::Local } else { Role::Golden });
+    fn settle(&mut self, subject: usize, id: TapId, row0: usize) {
+        let Some(w) = self.subjects[subject].waiting.remove(&id) else { return };
+        let Some(base) = self.base_index.get(&id).cloned() else { return };
+        let base_lane = self.base_lane();
         for (i, row) in w.ids.chunks_exact(w.k.max(1)).enumerate() {
             let p = w.row0 + i;
             let visible = self.visible(id, p);
             let scores = self.selection_scores(base_lane, id, p - row0, visible);
-            let floor = scores.as_ref().map_or(0.0, |s| self.tie_floor(id, p - row0, p, s));
+            let floor = scores.as_ref().map_or(0.0, |s| self.tie_floor(subject, id, p - row0, p, s));
             let expected = base.k.min(visible);
-            let ctx = RowContext { visible, expected, scores: scores.as_deref(), floor, mass: None };
-            let o = compare_row(row, base.row(p - row0), &ctx);
-            self.acc(id).local_index.get_or_insert_with(OverlapAccum::default).push(&o);
+            // Golden's attention belongs to golden's own selection, not to one recomputed from a dump.
+            let golden = base.row(p - row0);
+            let mass =
+                self.dump.is_none().then(|| self.dropped(id, p - row0, golden, row, visible)).flatten();
+            let ctx =
+                RowContext { visible, expected, scores: scores.as_deref(), floor, mass: mass.as_deref() };
+            let o = compare_row(row, golden, &ctx);
+            self.subjects[subject].acc(id).local_index.get_or_insert_with(OverlapAccum::default).push(&o);
         }
     }
 }

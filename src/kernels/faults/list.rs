@@ -72,7 +72,7 @@ pub const FAULTS: &[Fault] = &[
     f("width_silently_512", 'B', Topk, Csa, None, Width, "topk.width=512", "the default width replaces the checkpoint's"),
     f("width_halved", 'B', Topk, Csa, None, Horizon, "topk.halved=on", "half the entries; recall falls with length"),
     f("width_too_narrow", 'B', Topk, Csa, None, Horizon, "topk.width=8", "the lower ranks are never seen; recall falls with length"),
-    f("kv_layout_interleaved", 'C', Linear, Any, None, Nothing, "kv_cache.layout=interleaved,kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on", "entries read across record borders: garbage from the second slot of a page on"),
+    f("kv_layout_interleaved", 'C', KvCache, Any, None, Nothing, "kv_cache.layout=interleaved,kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on", "entries read across record borders: garbage from the second slot of a page on"),
     f("ring_shift", 'C', KvCache, Any, None, Nothing, "kv_cache.ring_shift=1", "window entries of the neighbour's position"),
     f("ring_shift_far", 'C', KvCache, Any, None, Nothing, "kv_cache.ring_shift=16", "window entries of a position far away"),
     f("int32_wrap", 'C', Attn, Csa, None, PastWindow, "attn.entry_wrap=4", "late entries read early ones"),
