@@ -83,11 +83,12 @@ A kernel spec is a comma list, later words winning:
 pub const KERNELS_CHECK: &str = "\
 Every operation of a path runs alone on seeded data: with golden's knobs, with the path's, and
 with the path's declared formats alone. The last is the floor; excess is error over floor.
-Cases: random; bf16_inputs (activations that bf16 holds, as kernels are usually tested);
-offset (scores share a large offset); ties (equal scores at the cut); outliers (a few channels
-50 times larger); beyond_clamp; masked (empty slots, few entries); empty_splits (fewer keys than
-splits); short (lengths around every edge). In cases other than random and bf16_inputs a preset
-may be suspect without being broken: it says on which data that kernel is fragile.
+Cases: random; f32_inputs (the same, but activations that bf16 does not hold: in all other cases
+they are bf16 numbers, since that is what an engine hands its kernels; the difference is what
+rounding them costs); offset (scores share a large offset); ties (equal scores at the cut);
+outliers (a few channels 50 times larger); beyond_clamp; masked (empty slots, few entries);
+empty_splits (fewer keys than splits); short (lengths around every edge). A preset may be known to
+be suspect at an output: it says so with the reason. Exit code 1: one is suspect where it is not.
 
 Examples:
   dsv4 kernels check                                  every preset, each by itself

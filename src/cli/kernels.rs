@@ -66,6 +66,9 @@ fn as_json() -> Value {
             "sites": p.sites().iter().map(|s| s.name()).collect::<Vec<_>>(),
             "settings": p.settings().iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>(),
             "doc": p.doc, "source": p.source,
+            "known": p.known.iter().map(|k| json!({
+                "op": k.op, "cases": k.cases, "why": k.why, "source": k.source,
+            })).collect::<Vec<_>>(),
         })
     };
     let fault = |f: &Fault| {

@@ -106,6 +106,22 @@ pub struct Preset {
     pub doc: &'static str,
     /// Where such a kernel is found.
     pub source: &'static str,
+    /// What it is known to get wrong by more than its declared formats explain.
+    pub known: &'static [Known],
+}
+
+/// Where a path is known to be worse than its declared formats explain. It is no less suspect for
+/// that: a check prints it with its reason, and fails only on what is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Output of `kernels check`.
+    pub op: &'static str,
+    /// Its cases.
+    pub cases: &'static [&'static str],
+    /// The reason.
+    pub why: &'static str,
+    /// Where that is known from.
+    pub source: &'static str,
 }
 
 impl Preset {
@@ -134,6 +150,37 @@ pub(super) fn sites(settings: &[(String, String)]) -> Vec<Site> {
     Site::ALL.into_iter().filter(|s| of(*s)).collect()
 }
 
+/// What eager bf16 attention loses.
+const BF16_KNOWN: &[Known] = &[
+    Known {
+        op: "attn.lse",
+        cases: &["random", "offset", "outliers", "masked", "empty_splits", "short"],
+        why: "logits are rounded to bf16 before the softmax, which no input or output format asks for",
+        source: "eager_attention_forward of transformers: torch.matmul in bf16, softmax of its result",
+    },
+    Known {
+        op: "attn.out",
+        cases: &["offset"],
+        why: "logits around 128 that are rounded to bf16 are off by up to a half, so weights by up to e^0.5",
+        source: "as this preset",
+    },
+    Known {
+        op: "indexer.topk",
+        cases: &["offset"],
+        why: "products of every head are rounded to bf16, which an offset of 128 leaves steps of a half or one: \
+              entries close to the cut change places",
+        source: "as this preset",
+    },
+];
+
+/// What the official script's softmax loses.
+const SCRIPT_KNOWN: &[Known] = &[Known {
+    op: "attn.lse",
+    cases: &["offset"],
+    why: "the sink is left out of the maximum: where all logits lie 88 below it, exp overflows",
+    source: "DeepSeek's published kernel.py: exp(attn_sink - scores_max) after the loop over tiles",
+}];
+
 /// Every preset.
 pub const PRESETS: &[Preset] = &[
     Preset {
@@ -144,6 +191,7 @@ pub const PRESETS: &[Preset] = &[
         doc: "attention on tensor cores: bf16 Q, K, V and P, f32 partials of 8 splits merged by LSE",
         source: "split-K sparse decode kernels of FlashMLA, FlashInfer and SGLang; in prefill every position is \
                  computed as that kernel would (`@decode` limits it to decode steps)",
+        known: &[],
     },
     Preset {
         name: "triton-indexer",
@@ -152,6 +200,7 @@ pub const PRESETS: &[Preset] = &[
         settings: "indexer.q_dtype=bf16,indexer.k_dtype=bf16",
         doc: "index scores from bf16 queries and keys, products and sums in f32",
         source: "Triton fallbacks for GPUs without DeepGEMM's fp8 index-score kernel",
+        known: &[],
     },
     Preset {
         name: "mhc-bf16",
@@ -160,6 +209,7 @@ pub const PRESETS: &[Preset] = &[
         settings: "mhc.x_dtype=bf16,mhc.w_dtype=bf16",
         doc: "mixing GEMM of the hyper-connections in bf16 with f32 accumulation",
         source: "engines that run hc_*_fn on tensor cores; the official script uses f32",
+        known: &[],
     },
     Preset {
         name: "routed-scaling",
@@ -169,6 +219,7 @@ pub const PRESETS: &[Preset] = &[
                    experts.weight_site=factor_on_sum",
         doc: "bf16 experts; routed_scaling_factor multiplies the routed sum, once, outside the router",
         source: "SGLang MoE runners that scale when adding the shared output",
+        known: &[],
     },
     Preset {
         name: "kv-fp8",
@@ -177,6 +228,7 @@ pub const PRESETS: &[Preset] = &[
         settings: "kv_cache.window=fp8_64,kv_cache.compressed=fp8_64,kv_cache.rope_bf16=on",
         doc: "cache entries as e4m3 per 64 values with power-of-two scales, rope dims in bf16",
         source: "the 584-byte entry of SGLang and vLLM (fp8_ds_mla)",
+        known: &[],
     },
     Preset {
         name: "fp8-indexer",
@@ -185,6 +237,7 @@ pub const PRESETS: &[Preset] = &[
         settings: "indexer.in_dtype=bf16,indexer.hadamard=both,indexer.q_dtype=fp8_row,indexer.k_dtype=fp8_row",
         doc: "rotated index queries and keys as e4m3 with one f32 scale a vector",
         source: "the 132-byte index key of SGLang and vLLM",
+        known: &[],
     },
     Preset {
         name: "fp8-linear",
@@ -193,6 +246,7 @@ pub const PRESETS: &[Preset] = &[
         settings: "linear.in_dtype=fp8_128,linear.w_dtype=fp8_128,linear.out_dtype=bf16",
         doc: "attention projections with e4m3 operands, a power-of-two scale per 128 along K",
         source: "DeepGEMM and the official fp8 GEMM; here wo_a too, which the script keeps in bf16",
+        known: &[],
     },
     Preset {
         name: "mxfp4-experts",
@@ -201,6 +255,7 @@ pub const PRESETS: &[Preset] = &[
         settings: "experts.in_dtype=fp8_128,experts.w_dtype=mxfp4,experts.out_dtype=bf16",
         doc: "experts with e2m1 weights per 32 (MXFP4) and fp8 activations",
         source: "the official release and its fp4 GEMM",
+        known: &[],
     },
     Preset {
         name: "nvfp4-experts",
@@ -209,6 +264,7 @@ pub const PRESETS: &[Preset] = &[
         settings: "experts.in_dtype=nvfp4,experts.w_dtype=nvfp4,experts.out_dtype=bf16",
         doc: "experts with e2m1 weights and activations per 16 (NVFP4, W4A4)",
         source: "NVIDIA ModelOpt checkpoints on Blackwell runners of SGLang, vLLM and TensorRT-LLM",
+        known: &[],
     },
     Preset {
         name: "nvfp4-w4a16",
@@ -218,6 +274,7 @@ pub const PRESETS: &[Preset] = &[
                    experts.weight_site=after_w2",
         doc: "experts with NVFP4 weights and bf16 activations; input_scale is ignored",
         source: "Marlin runners of SGLang and vLLM on Hopper and older",
+        known: &[],
     },
     Preset {
         name: "sglang-dsv4-triton",
@@ -235,6 +292,7 @@ pub const PRESETS: &[Preset] = &[
         doc: "SGLang's DeepSeek-V4 backend with its Triton kernels: fp8 cache in pages, fp8 index keys",
         source: "SGLang's dsv4 attention backend and its portable kernels; split count and tile are typical, \
                  autotuning picks others",
+        known: &[],
     },
     Preset {
         name: "sglang-sm120-triton",
@@ -251,6 +309,7 @@ pub const PRESETS: &[Preset] = &[
         doc: "SGLang on desktop Blackwell: Triton attention, Triton fp8 index scores, experts from mxfp4 in bf16",
         source: "sgl-project/sglang pull request 24692 (no DeepGEMM, FlashMLA or TileLang mHC on SM120, so mHC stays \
                  f32); split count and tile are typical",
+        known: &[],
     },
     Preset {
         name: "flashinfer-sm120",
@@ -263,6 +322,7 @@ pub const PRESETS: &[Preset] = &[
         doc: "FlashInfer's sparse attention on desktop Blackwell: block-scaled fp8 products on the 584-byte cache",
         source: "flashinfer-ai/flashinfer pull request 3395, sgl-project/sglang pull request 27455 (split-K decode, \
                  block-scaled fp8 MMA, sinks, a second cache); chunk, block length of Q and P's scale are assumptions",
+        known: &[],
     },
     Preset {
         name: "reference-script",
@@ -277,6 +337,7 @@ pub const PRESETS: &[Preset] = &[
                    linear.head_norm_dtype=bf16,head.in_dtype=bf16",
         doc: "every rounding point of the official inference script; weights as the checkpoint stores them",
         source: "DeepSeek's published inference code, current revision",
+        known: SCRIPT_KNOWN,
     },
     Preset {
         name: "bf16",
@@ -293,6 +354,7 @@ pub const PRESETS: &[Preset] = &[
                    head.in_dtype=bf16,head.out_dtype=bf16",
         doc: "everything in bf16, as an eager bf16 run of Hugging Face transformers",
         source: "transformers 5 with torch_dtype=bfloat16 and eager attention",
+        known: BF16_KNOWN,
     },
 ];
 

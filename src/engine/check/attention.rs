@@ -1,6 +1,6 @@
 //! Attention of decode steps: window, chosen entries, sinks; output after the inverse rotation.
 
-use super::data::{Gen, channel0, outliers, stored};
+use super::data::{Gen, channel0, handed, outliers};
 use super::sizes::{Case, Dims, rope};
 use super::{Bench, Run, Tap};
 use crate::error::Result;
@@ -45,7 +45,7 @@ impl Attention {
     fn blocks(&self, case: Case) -> Option<Vec<Block>> {
         let far = self.d.far();
         Some(match case {
-            Case::Random | Case::Bf16Inputs | Case::Offset | Case::Outliers => vec![self.block(far, 4)],
+            Case::Random | Case::F32Inputs | Case::Offset | Case::Outliers => vec![self.block(far, 4)],
             // The window alone; one entry; a few; empty slots among valid ones.
             Case::Masked => {
                 let mut b = self.block(far, 4);
@@ -90,13 +90,13 @@ impl<O: Ops + 'static> Bench<O> for Attention {
                 channel0(&mut kv, d.dim, |_| 1.0);
                 channel0(&mut comp, d.dim, |_| 1.0);
             }
-            Case::Bf16Inputs => [&mut q, &mut kv, &mut comp].into_iter().for_each(stored),
             Case::Outliers => {
                 outliers(&mut kv, d.dim);
                 outliers(&mut comp, d.dim);
             }
             _ => {}
         }
+        [&mut q, &mut kv, &mut comp].into_iter().for_each(|m| handed(m, case));
         let sinks = data.of("sinks").vec(d.heads, 1.0);
         let table = RopeTable::new(&rope(), d.rope, tokens);
         let (q, kv, comp) = (ops.upload(q), ops.upload(kv), ops.upload(comp));

@@ -1,6 +1,6 @@
 //! The compressor: projections and pooling, with and without overlap.
 
-use super::data::{Gen, outliers};
+use super::data::{Gen, handed, outliers};
 use super::sizes::{Case, Dims, EPS, rope};
 use super::{Bench, Run, Tap};
 use crate::error::Result;
@@ -50,7 +50,7 @@ impl<O: Ops + 'static> Bench<O> for Pooling<O> {
         let (ratio, cols) = Self::shape(&d, self.overlap);
         // Calls of one prefill and of decode steps, which carry a state from one to the next.
         let calls: Vec<usize> = match case {
-            Case::Random | Case::Offset | Case::Outliers => vec![WINDOWS * ratio + 1],
+            Case::Random | Case::F32Inputs | Case::Offset | Case::Outliers => vec![WINDOWS * ratio + 1],
             Case::Short => [ratio - 1].into_iter().chain(vec![1; ratio + 2]).collect(),
             _ => return Ok(None),
         };
@@ -67,6 +67,8 @@ impl<O: Ops + 'static> Bench<O> for Pooling<O> {
             }
             _ => {}
         }
+        // Pooling follows an f32 projection.
+        handed(&mut x, case);
         let table = RopeTable::new(&rope(), d.rope, tokens + ratio);
         let (kv, gate, x) = (ops.upload(kv), ops.upload(gate), ops.upload(x));
         Ok(Some(Box::new(move |ops, k| {

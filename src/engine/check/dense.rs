@@ -1,6 +1,6 @@
 //! Embedding, cache store, dense projections, head.
 
-use super::data::{Gen, outliers, stored};
+use super::data::{Gen, handed, outliers};
 use super::sizes::{Case, Dims, EPS, rope};
 use super::{Bench, Run, Tap};
 use crate::error::Result;
@@ -13,7 +13,7 @@ const TOKENS: usize = 16;
 /// Rows of case `case`, or `None` where the case means nothing to a row-wise operation.
 fn rows(case: Case) -> Option<usize> {
     match case {
-        Case::Random | Case::Bf16Inputs | Case::Outliers => Some(TOKENS),
+        Case::Random | Case::F32Inputs | Case::Outliers => Some(TOKENS),
         Case::Short => Some(1),
         _ => None,
     }
@@ -25,9 +25,7 @@ fn input<O: Ops>(ops: &O, data: Gen, case: Case, rows: usize, cols: usize, dim: 
     if case == Case::Outliers {
         outliers(&mut x, dim);
     }
-    if case == Case::Bf16Inputs {
-        stored(&mut x);
-    }
+    handed(&mut x, case);
     ops.upload(x)
 }
 

@@ -1,7 +1,7 @@
 //! From four runs of an operation to rows.
 
 use super::{Case, Selection, Tap, Value};
-use crate::engine::compare::Precision;
+use crate::engine::compare::{Precision, least_floor};
 use crate::kernels::{Mat, Site};
 use crate::metrics::overlap::{RowContext, compare_row};
 use crate::metrics::overlap_total::OverlapAccum;
@@ -50,9 +50,15 @@ pub struct CheckRow {
     pub status: Status,
     /// Structural findings.
     pub findings: Vec<Finding>,
+    /// Why the path is known to be suspect here, and where that is known from.
+    pub known: Option<String>,
 }
 
 impl CheckRow {
+    /// Its status, or no worse than elevated where the path is known to be suspect.
+    pub(super) fn surprise(&self) -> Status {
+        if self.known.is_some() { self.status.min(Status::Elevated) } else { self.status }
+    }
     /// How bad it is among rows of one status.
     pub(super) fn weight(&self) -> f64 {
         let flips = self.overlap.map_or(0.0, |_| self.real_flips as f64);
@@ -105,11 +111,9 @@ fn noise_scale(k: usize) -> f64 {
     (ratio * (k as f64).sqrt()).min(1.0)
 }
 
-/// Smallest floor: golden and the measured result are both f32, so each carries at least the
-/// rounding of its own last operation. A rounding is uniform in `±u`, of rms `u/√3`; the
-/// difference of two independent ones has rms `u·√(2/3)`.
+/// Smallest floor: golden and the measured result are both f32.
 fn least() -> f64 {
-    (2.0f64 / 3.0).sqrt() * Precision::F32.unit_roundoff()
+    least_floor(Precision::F32.unit_roundoff())
 }
 
 /// Squared distance from golden and squared norm of golden, row by row.
@@ -235,5 +239,6 @@ fn empty() -> CheckRow {
         identical: false,
         status: Status::Ok,
         findings: Vec::new(),
+        known: None,
     }
 }

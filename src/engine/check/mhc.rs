@@ -1,6 +1,6 @@
 //! Hyper-connections: mixing weights, collapse, expansion.
 
-use super::data::{Gen, outliers, stored};
+use super::data::{Gen, handed, outliers};
 use super::sizes::{Case, Dims, EPS};
 use super::{Bench, Run, Tap};
 use crate::error::Result;
@@ -39,7 +39,7 @@ impl<O: Ops + 'static> Bench<O> for Streams<O> {
     fn case(&self, ops: &O, case: Case) -> Result<Option<Run<'_, O>>> {
         let d = self.d;
         let n = match case {
-            Case::Random | Case::Bf16Inputs | Case::Offset | Case::Outliers => TOKENS,
+            Case::Random | Case::F32Inputs | Case::Offset | Case::Outliers => TOKENS,
             Case::Short => 1,
             _ => return Ok(None),
         };
@@ -48,11 +48,9 @@ impl<O: Ops + 'static> Bench<O> for Streams<O> {
         if case == Case::Outliers {
             outliers(&mut x, d.hidden);
         }
-        if case == Case::Bf16Inputs {
-            stored(&mut x);
-        }
-        let y = ops.upload(data.of("y").mat(n, d.hidden, 1.0));
-        let x = ops.upload(x);
+        let mut y = data.of("y").mat(n, d.hidden, 1.0);
+        [&mut x, &mut y].into_iter().for_each(|m| handed(m, case));
+        let (x, y) = (ops.upload(x), ops.upload(y));
         let w = if case == Case::Offset { &self.offset } else { &self.plain };
         let s = HcShape { streams: d.streams, hidden: d.hidden, iters: d.iters, norm_eps: EPS, hc_eps: EPS };
         let golden = ops.mhc_mix(&x, w, &s, &MhcKnobs::default());

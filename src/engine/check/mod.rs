@@ -24,6 +24,7 @@ use super::compare::{NOISE, short};
 use super::pass::Progress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels::knobs::Knobs;
+use crate::kernels::presets::Known;
 use crate::kernels::values::Hadamard;
 use crate::kernels::{Index, KnobPlan, Mat, Ops, Phase, Site};
 use crate::metrics::{Limits, Status};
@@ -39,6 +40,8 @@ pub struct CheckPath {
     pub name: String,
     /// Its settings for a model of the layers [`sizes::LAYERS`], decode phase.
     pub plan: KnobPlan,
+    /// What it is known to get wrong.
+    pub known: &'static [Known],
 }
 
 /// What to check.
@@ -65,7 +68,7 @@ pub struct PathResult {
     pub knobs: Vec<String>,
     /// Sites checked: those it sets, or all if it is golden itself.
     pub sites: Vec<String>,
-    /// Worst status of its rows.
+    /// Worst status of its rows; those that are known to be suspect count as elevated.
     pub status: Status,
     /// Not a bit of any output differs from golden.
     pub identical: bool,
@@ -78,7 +81,7 @@ pub struct PathResult {
 /// The result of a check.
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
-    /// Worst status.
+    /// Worst status; rows that are known to be suspect count as elevated.
     pub status: Status,
     /// One sentence.
     pub why: String,
@@ -203,7 +206,8 @@ pub fn check<O: Ops + 'static>(ops: &O, options: &CheckOptions, progress: &dyn P
                     Ok(lanes.rows(kind.site, *case, &options.limits))
                 })
                 .collect::<Result<_>>()?;
-            for (i, rows) in touched.iter().zip(rows) {
+            for (i, mut rows) in touched.iter().zip(rows) {
+                rows.iter_mut().for_each(|r| r.known = known(r, options.paths[*i].known));
                 paths[*i].rows.extend(rows);
             }
         }
@@ -245,8 +249,15 @@ fn begin<O: Ops>(p: &CheckPath, kinds: &[Kind<O>]) -> PathResult {
     }
 }
 
+/// The reason for a suspect row, if it is known.
+fn known(r: &CheckRow, list: &[Known]) -> Option<String> {
+    let here = |k: &&Known| k.op == r.op && k.cases.contains(&r.case.as_str());
+    let k = list.iter().find(here).filter(|_| r.status == Status::Suspect)?;
+    Some(format!("{} ({})", k.why, k.source))
+}
+
 fn finish(p: &mut PathResult) {
-    p.status = p.rows.iter().map(|r| r.status).max().unwrap_or(Status::Ok);
+    p.status = p.rows.iter().map(CheckRow::surprise).max().unwrap_or(Status::Ok);
     p.identical = p.rows.iter().all(|r| r.identical);
     let silent = |site: &&String| p.rows.iter().filter(|r| r.site == **site).all(|r| r.identical);
     p.unread = if p.knobs.is_empty() { Vec::new() } else { p.sites.iter().filter(silent).cloned().collect() };
@@ -254,10 +265,10 @@ fn finish(p: &mut PathResult) {
 
 fn conclusion(paths: &[PathResult]) -> (Status, String) {
     let rows = || paths.iter().flat_map(|p| p.rows.iter().map(move |r| (p, r)));
-    let (total, status) = (rows().count(), rows().map(|(_, r)| r.status).max().unwrap_or(Status::Ok));
-    let of = |s: Status| rows().filter(|(_, r)| r.status == s).count();
+    let (total, status) = (rows().count(), rows().map(|(_, r)| r.surprise()).max().unwrap_or(Status::Ok));
+    let of = |s: Status| rows().filter(|(_, r)| r.known.is_none() && r.status == s).count();
     let worst = rows()
-        .filter(|(_, r)| r.status == status)
+        .filter(|(_, r)| r.surprise() == status)
         .reduce(|a, b| if b.1.weight() > a.1.weight() { b } else { a });
     let Some((p, r)) = worst else { return (status, String::new()) };
     let size = match (&r.findings.first(), r.overlap, r.excess) {
@@ -276,9 +287,10 @@ fn conclusion(paths: &[PathResult]) -> (Status, String) {
     let why = match status {
         Status::Ok => format!("{total} rows are within what formats explain; most: {most}"),
         _ => format!(
-            "{} of {total} rows suspect, {} elevated; worst: {most}",
+            "{} of {total} rows suspect, {} elevated, {} suspect as known; worst: {most}",
             of(Status::Suspect),
-            of(Status::Elevated)
+            of(Status::Elevated),
+            rows().filter(|(_, r)| r.known.is_some()).count()
         ),
     };
     (status, why)

@@ -1,6 +1,6 @@
 //! The router: logits, choice of experts, their weights; by score and by table.
 
-use super::data::{Gen, channel0, outliers, stored};
+use super::data::{Gen, channel0, handed, outliers};
 use super::sizes::{Case, Dims};
 use super::{Bench, Run, Selection, Tap, Value};
 use crate::error::Result;
@@ -37,7 +37,7 @@ impl<O: Ops + 'static> Bench<O> for Router {
     fn case(&self, ops: &O, case: Case) -> Result<Option<Run<'_, O>>> {
         let d = self.d;
         let n = match case {
-            Case::Random | Case::Bf16Inputs | Case::Offset | Case::Ties | Case::Outliers => TOKENS,
+            Case::Random | Case::F32Inputs | Case::Offset | Case::Ties | Case::Outliers => TOKENS,
             Case::Short => 1,
             _ => return Ok(None),
         };
@@ -52,7 +52,6 @@ impl<O: Ops + 'static> Bench<O> for Router {
                 channel0(&mut x, d.hidden, |_| 1.0);
             }
             Case::Outliers => outliers(&mut x, d.hidden),
-            Case::Bf16Inputs => stored(&mut x),
             Case::Ties => {
                 for e in DISTINCT..experts {
                     let from = gate.row(e % DISTINCT).to_vec();
@@ -62,6 +61,7 @@ impl<O: Ops + 'static> Bench<O> for Router {
             }
             _ => {}
         }
+        handed(&mut x, case);
         let (x, gate) = (ops.upload(x), ops.weight(experts, d.hidden, &gate.data));
         let s = shape(&d, n);
         let g = RouterKnobs::default();

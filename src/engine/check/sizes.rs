@@ -49,10 +49,11 @@ macro_rules! words {
 words! {
     /// Data an operation is run on.
     Case, "case" {
-        /// Independent, near-normal values.
+        /// Independent, near-normal values; activations, as in all cases but the next, in numbers that bf16
+        /// holds, since that is what an engine hands its kernels.
         Random = "random",
-        /// The same, activations in numbers that bf16 holds: what kernels are usually tested on.
-        Bf16Inputs = "bf16_inputs",
+        /// The same with activations in f32: what rounding them costs a kernel before it computes.
+        F32Inputs = "f32_inputs",
         /// Scores that share a large offset.
         Offset = "offset",
         /// Many equal scores at the cut.

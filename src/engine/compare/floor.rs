@@ -49,6 +49,13 @@ impl RowErrs {
     }
 }
 
+/// Smallest floor of a result with unit roundoff `u`: it and golden's f32 result carry at least the
+/// rounding of their last operation. A rounding is uniform in `±u` of the power of two below the value,
+/// of rms `u/√3` of the value at most; two independent ones add in squares.
+pub(crate) fn least(u: f64) -> f64 {
+    u.hypot(Precision::F32.unit_roundoff()) / 3f64.sqrt()
+}
+
 /// How floors are computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FloorRule {
@@ -56,7 +63,9 @@ pub(super) struct FloorRule {
     pub noise: f64,
     /// Factor where a quantiser makes error grow with the root of the roundoff.
     pub noise_steps: f64,
-    /// Smallest floor: half a unit roundoff of the run.
+    /// Unit roundoff of the run.
+    pub unit: f64,
+    /// Smallest floor.
     pub least: f64,
     /// A single row may exceed its floor by this much more than the whole.
     pub row_slack: f64,
@@ -76,7 +85,7 @@ impl FloorRule {
         let ratio = u / Precision::Bf16.unit_roundoff();
         let walk = if u <= Precision::F32.unit_roundoff() { (k as f64).sqrt() } else { 1.0 };
         let noise = (ratio * walk).min(1.0);
-        FloorRule { noise, noise_steps: noise.sqrt(), least: 0.5 * u, row_slack: 4.0 }
+        FloorRule { noise, noise_steps: noise.sqrt(), unit: u, least: least(u), row_slack: 4.0 }
     }
 
     /// Factor on the noise lane's error of a tap that went through a quantiser, or did not.

@@ -35,6 +35,7 @@ mod subject;
 pub use against::{Against, AgainstOptions, against_dump};
 pub use batch::{Group, Path, Scope, Setting, against_candidates};
 pub use candidate::{Candidate, CandidateOptions, against_candidate};
+pub(crate) use floor::least as least_floor;
 pub use inert::inert_settings;
 pub use judge::{Verdict, short};
 pub use precision::Precision;

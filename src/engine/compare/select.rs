@@ -106,10 +106,10 @@ impl Comparer<'_> {
         let dump = self.dump.filter(|d| d.has(source));
         let top = base.iter().fold(0f32, |m, v| m.max(v.abs())) as f64;
         let least = match id.tap {
-            Tap::RouterTopk => rule.least * self.router_roundings(self.base_lane(), r),
+            Tap::RouterTopk => 0.5 * rule.unit * self.router_roundings(self.base_lane(), r),
             // The scores themselves are in the dump: only their storage can blur them.
             _ => match dump.map(|d| matches!(d.dtype(source), Some(Dtype::Bf16 | Dtype::F16))) {
-                Some(true) => top * 8.0 * rule.least,
+                Some(true) => top * 4.0 * rule.unit,
                 Some(false) => top * 2f64.powi(-24),
                 None => top * rule.least,
             },
