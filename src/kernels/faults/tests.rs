@@ -48,6 +48,42 @@ fn a_fault_is_more_than_a_declared_format() {
     assert!(only.is_empty(), "{only:?}");
 }
 
+/// Catches a fault that was dropped from the list: those that no release may miss.
+#[test]
+fn the_faults_that_matter_most_are_here() {
+    for name in [
+        "hadamard_q_only",
+        "relu_off",
+        "idx_rope_pairing_swap",
+        "idxk_layout_interleaved",
+        "causal_limit_q_div_r",
+        "early_exit_one_block_early",
+        "oob_sentinel_zero",
+        "coarse_fp16_cap",
+        "width_silently_512",
+        "idx_pool_not_carried",
+        "window_ring_stale_on_hit",
+        "compressed_branch_masked",
+        "lse_base_mismatch",
+        "sink_per_split",
+        "lanes_beyond_length",
+        "theta_swap_ratio0",
+        "comp_rope_pos_index",
+        "overlap_off_in_decode",
+        "comb_transposed",
+        "scale_0x",
+        "scale_2x",
+        "scale_hash_layers_only",
+        "tid2eid_bf16",
+        "clamp_off_shared",
+        "quant_then_ceil",
+        "ue8m0_byte_as_value",
+        "kv_layout_interleaved",
+    ] {
+        assert!(FAULTS.iter().any(|f| f.name == name), "{name}");
+    }
+}
+
 /// Catches a name that means two things in a kernel spec.
 #[test]
 fn names_are_unique() {
