@@ -5,8 +5,10 @@
 //! The forward pass is written once, in `model`, over the [`kernels::Ops`] trait;
 //! golden, every fast kernel and every fault are points in one knob space ([`kernels::Knobs`]).
 
+pub mod ab;
 pub mod checkpoint;
 pub mod cli;
+pub mod coherence;
 pub mod encoding;
 pub mod engine;
 pub mod error;

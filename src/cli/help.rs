@@ -7,6 +7,8 @@ Examples:
   dsv4 needle                               are planted facts recalled, how far; why not?
   dsv4 dump --out golden.safetensors        every intermediate tensor of an exact run
   dsv4 kernels list                         every site, knob, preset and fault
+  dsv4 ab                                   which toggle, alone or together, breaks a gate?
+  dsv4 report RUN...                        what do several runs say together?
   dsv4 selftest                             would this tool see a fault if there were one?
 
 The built-in model builtin:pico is used wherever no model is named.
@@ -95,6 +97,35 @@ Examples:
   dsv4 kernels check --preset splitk-mma mhc-bf16     two of them
   dsv4 kernels check --kernels attn.sink=dropped      one knob; exit code 1 if it is suspect
   dsv4 kernels check --kernels none --sizes small     golden against itself: no bit differs";
+
+pub const AB: &str = "\
+The experiment is a TOML file: model, prompts, [[toggle]] name and kernels, [[gate]] where and
+require. Golden, golden against itself (A/A), each toggle alone, all together and all but one
+share one pass over the weights. Exit code 1 if a gate fails in any run.
+
+Examples:
+  dsv4 ab                                the built-in experiment on the built-in model
+  dsv4 ab --print-config > dsv4.toml     a config to start from
+  dsv4 ab --bisect                       the smallest set of toggles that breaks a gate
+  dsv4 ab --judge dsv4-runs/ab-1a2b3c4d  a stored run under the gates of today's config";
+
+pub const DOCTOR: &str = "\
+Examples:
+  dsv4 doctor                 is anything missing here?
+  dsv4 doctor --json | jq .ok";
+
+pub const COMPLETIONS: &str = "\
+Examples:
+  dsv4 completions bash > /etc/bash_completion.d/dsv4
+  dsv4 completions zsh > ~/.zfunc/_dsv4
+  dsv4 man --out ~/.local/share/man/man1        manual pages";
+
+pub const REPORT: &str = "\
+Examples:
+  dsv4 ab --out ab; dsv4 selftest --out st; dsv4 inspect --out in
+  dsv4 report ab st in --out report      report.md, report.json, plots/
+  dsv4 report ab --json | jq .principal  for a script
+  dsv4 report --print-template > my.md   a template to start from; --template my.md uses it";
 
 pub const SELFTEST: &str = "\
 Examples:

@@ -1,6 +1,9 @@
 //! One file a subcommand: arguments → plan → events → writers.
 
+pub mod ab;
+pub mod completions;
 pub mod diff_layers;
+pub mod doctor;
 pub mod dump;
 mod help;
 pub mod inspect;
@@ -10,6 +13,7 @@ pub mod needle;
 pub mod path;
 pub mod progress;
 pub mod prompt;
+pub mod report;
 pub mod selftest;
 pub mod table;
 
@@ -66,6 +70,15 @@ enum Command {
     Dump(dump::DumpArgs),
     #[command(after_help = help::KERNELS)]
     Kernels(kernels::KernelsArgs),
+    #[command(after_help = help::AB)]
+    Ab(ab::AbArgs),
+    #[command(after_help = help::DOCTOR)]
+    Doctor(doctor::DoctorArgs),
+    #[command(after_help = help::COMPLETIONS)]
+    Completions(completions::CompletionsArgs),
+    Man(completions::ManArgs),
+    #[command(after_help = help::REPORT)]
+    Report(report::ReportArgs),
     #[command(after_help = help::SELFTEST)]
     Selftest(selftest::SelftestArgs),
 }
@@ -73,7 +86,14 @@ enum Command {
 impl Command {
     /// True if it runs the engine, which looks at [`interrupt`] and cleans up by itself.
     fn stops_itself(&self) -> bool {
-        matches!(self, Command::DiffLayers(_) | Command::Needle(_) | Command::Dump(_) | Command::Selftest(_))
+        matches!(
+            self,
+            Command::Ab(_)
+                | Command::DiffLayers(_)
+                | Command::Needle(_)
+                | Command::Dump(_)
+                | Command::Selftest(_)
+        )
     }
     fn run(&self, global: &Globals, out: &mut dyn Write) -> Result<i32> {
         match self {
@@ -83,6 +103,11 @@ impl Command {
             Command::Merge(a) => merge::run(a, global, out),
             Command::Dump(a) => dump::run(a, global, out),
             Command::Kernels(a) => kernels::run(a, global, out),
+            Command::Ab(a) => ab::run(a, global, out),
+            Command::Doctor(a) => doctor::run(a, out),
+            Command::Completions(a) => completions::run(a, out),
+            Command::Man(a) => completions::man(a, out),
+            Command::Report(a) => report::run(a, out),
             Command::Selftest(a) => selftest::run(a, global, out),
         }
     }

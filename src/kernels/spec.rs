@@ -81,6 +81,20 @@ impl Spec {
         sites(&all)
     }
 
+    /// Every setting in the order it is made, with the phase it is made for.
+    pub fn settings(&self) -> Vec<(String, String, Option<Phase>)> {
+        let of = |t: &Term| {
+            let phase = match &t.what {
+                What::Preset(p) => p.phase,
+                What::Fault(f) => f.phase,
+                _ => None,
+            };
+            let phase = t.scope.phase.or(phase);
+            t.what.settings().into_iter().map(move |(p, v)| (p, v, phase)).collect::<Vec<_>>()
+        };
+        self.terms.iter().flat_map(of).collect()
+    }
+
     /// The knob settings for a model with these layers, starting from `golden`.
     pub fn plan(&self, golden: Golden, layers: &[LayerSpec]) -> Result<KnobPlan> {
         let mut plan = KnobPlan::default();

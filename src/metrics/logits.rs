@@ -95,6 +95,7 @@ pub fn compare_row(x: &[f32], g: &[f32], next: Option<usize>) -> LogitRow {
 pub struct LogitAccum {
     rows: u64,
     kl: f64,
+    kl2: f64,
     worst: Option<(f64, u64)>,
     agree: u64,
     top5: f64,
@@ -110,6 +111,9 @@ pub struct LogitStats {
     pub rows: u64,
     /// Mean KL(golden‖x), nats; NaN for none, or if any row's is.
     pub mean_kl: f64,
+    /// Standard error of that mean, nats: `√(s²/n)` with the sample variance `s²` of the rows, taken as independent;
+    /// NaN for fewer than two rows.
+    pub mean_kl_se: f64,
     /// Largest KL of a row, nats; a NaN row counts as the largest.
     pub max_kl: f64,
     /// The first row that attains it.
@@ -132,6 +136,7 @@ impl LogitAccum {
         self.worst = worse(self.worst, Some((row.kl, self.rows)));
         self.rows += 1;
         self.kl += row.kl;
+        self.kl2 += row.kl * row.kl;
         self.agree += row.top1_agrees() as u64;
         self.top5 += row.top5_overlap;
         if let Some(d) = row.delta_logprob {
@@ -146,6 +151,7 @@ impl LogitAccum {
         self.worst = worse(self.worst, other.worst.map(|(k, row)| (k, row + self.rows)));
         self.rows += other.rows;
         self.kl += other.kl;
+        self.kl2 += other.kl2;
         self.agree += other.agree;
         self.top5 += other.top5;
         self.delta += other.delta;
@@ -159,6 +165,7 @@ impl LogitAccum {
         LogitStats {
             rows: self.rows,
             mean_kl: self.kl / n,
+            mean_kl_se: ((self.kl2 - self.kl * self.kl / n).clamp(0.0, f64::INFINITY) / (n - 1.0) / n).sqrt(),
             max_kl: self.worst.map_or(f64::NAN, |(k, _)| k),
             max_kl_row: self.worst.map(|(_, row)| row),
             top1_agree: self.agree,
@@ -242,6 +249,8 @@ mod tests {
         let s = whole.finish();
         assert_eq!((s.rows, s.top1_agree, s.top1_rate, s.max_kl_row), (2, 1, 0.5, Some(1)));
         assert!((s.mean_delta_logprob + 0.5).abs() < 1e-12 && (s.worst_delta_logprob + 1.0).abs() < 1e-12);
+        // KLs 0 and k: mean k/2, sample variance k²/2, standard error k/2.
+        assert!((s.mean_kl_se - s.mean_kl).abs() < 1e-12 && s.mean_kl > 0.1);
         let mut tail = LogitAccum::default();
         tail.push(&rows[2]);
         whole.merge(&tail);

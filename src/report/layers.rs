@@ -5,7 +5,8 @@ use crate::engine::compare::TapRow;
 use crate::error::Result;
 use serde_json::Value;
 
-const LAYERS: &[&str] = &[
+/// Columns of `layers.csv`.
+pub const LAYERS: &[&str] = &[
     "tap",
     "layer",
     "kind",
@@ -29,7 +30,8 @@ const LAYERS: &[&str] = &[
     "note",
 ];
 
-const INDEX: &[&str] = &[
+/// Columns of `index.csv` and `router.csv`.
+pub const INDEX: &[&str] = &[
     "tap",
     "layer",
     "overlap",
@@ -50,9 +52,11 @@ const INDEX: &[&str] = &[
     "status",
 ];
 
-const LOGITS: &[&str] = &[
+/// Columns of `logits.csv`.
+pub const LOGITS: &[&str] = &[
     "rows",
     "mean_kl",
+    "mean_kl_se",
     "max_kl",
     "max_kl_row",
     "top1_agree",
@@ -64,12 +68,25 @@ const LOGITS: &[&str] = &[
 
 /// Writes `layers.csv`, `index.csv`, `router.csv` and `logits.csv`.
 pub fn write(dir: &RunDir, rows: &[TapRow], object: &Value) -> Result<()> {
-    dir.csv("layers.csv", LAYERS, rows.iter().filter(|r| r.index.is_none()).map(numbers))?;
-    let index = |suffix: &'static str| rows.iter().filter(move |r| r.tap.ends_with(suffix)).filter_map(sets);
-    dir.csv("index.csv", INDEX, index("index.topk"))?;
-    dir.csv("router.csv", INDEX, index("router.topk"))?;
-    let logits = object.get("logits").and_then(Value::as_object);
-    dir.csv("logits.csv", LOGITS, logits.map(|l| LOGITS.iter().map(|k| cell(l.get(*k))).collect::<Vec<_>>()))
+    dir.csv("layers.csv", LAYERS, numbers_of(rows))?;
+    dir.csv("index.csv", INDEX, sets_of(rows, "index.topk"))?;
+    dir.csv("router.csv", INDEX, sets_of(rows, "router.topk"))?;
+    dir.csv("logits.csv", LOGITS, object.get("logits").map(logits_of))
+}
+
+/// The rows of `layers.csv`: one a tap that holds numbers.
+pub fn numbers_of(rows: &[TapRow]) -> Vec<Vec<String>> {
+    rows.iter().filter(|r| r.index.is_none()).map(numbers).collect()
+}
+
+/// The rows of `index.csv` (`index.topk`) or `router.csv` (`router.topk`): one a tap that holds ids.
+pub fn sets_of(rows: &[TapRow], suffix: &str) -> Vec<Vec<String>> {
+    rows.iter().filter(|r| r.tap.ends_with(suffix)).filter_map(sets).collect()
+}
+
+/// The row of `logits.csv`.
+pub fn logits_of(stats: &Value) -> Vec<String> {
+    LOGITS.iter().map(|k| cell(stats.get(*k))).collect()
 }
 
 fn cell(v: Option<&Value>) -> String {
@@ -85,7 +102,8 @@ fn optional<T: ToString>(v: Option<T>) -> String {
 }
 
 fn numbers(r: &TapRow) -> Vec<String> {
-    let e = |v: f64| format!("{v:e}");
+    // A tap without elements (no entry exists yet) was not measured.
+    let e = |v: f64| if r.n == 0 { String::new() } else { format!("{v:e}") };
     vec![
         r.tap.clone(),
         optional(r.layer),

@@ -1,5 +1,6 @@
 //! Writers. They compute nothing, and nothing they make is ever seen half-written.
 
+pub mod chart;
 pub mod layers;
 pub mod needle;
 pub mod plots;

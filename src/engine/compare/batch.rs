@@ -35,6 +35,8 @@ pub struct Setting {
     pub limits: Limits,
     /// Configuration instead of the checkpoint's (a lower clamp exercises the clamp).
     pub config: Option<Config>,
+    /// Measure the taps of this phase only.
+    pub only: Option<Phase>,
 }
 
 /// How much of a path is run.
@@ -134,6 +136,7 @@ pub(super) fn pass<O: Ops + Clone + Send + 'static>(
     let session = Session::new(ops, c, &setting.tokens, setting.schedule)?;
     let (seats, plans) = line_up(&setting.golden, paths)?;
     let mut cmp = Comparer::new(seats, None, c, rule, &setting.tokens);
+    cmp.only = setting.only;
     progress.begin("comparing layers", c.num_hidden_layers);
     let mut lanes = session.embed_lanes(outer, &plans, &mut cmp)?;
     for_each_layer(ops, ckpt, progress, |i, w| {

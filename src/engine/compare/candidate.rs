@@ -57,6 +57,7 @@ pub fn against_candidate<O: Ops + Clone + Send + 'static>(
         schedule: options.schedule,
         limits: options.limits,
         config: options.config.clone(),
+        only: None,
     };
     let path = Path { plan: options.candidate.clone(), scope: Scope::Full };
     let found = pass(ops, ckpt, outer, &setting, &[path], progress)?;

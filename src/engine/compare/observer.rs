@@ -12,7 +12,7 @@ use crate::checkpoint::{Config, LayerKind};
 use crate::engine::dump::Dump;
 use crate::engine::session::LaneObserver;
 use crate::error::Result;
-use crate::kernels::{Index, Mat, Ops};
+use crate::kernels::{Index, Mat, Ops, Phase};
 use crate::metrics::logits::compare_row;
 use crate::model::{Tap, TapAt, TapId};
 use crate::numeric::hadamard;
@@ -34,6 +34,8 @@ pub(super) struct Comparer<'a> {
     tokens: &'a [u32],
     /// Correction bias of the router of the current layer.
     pub bias: Option<Vec<f32>>,
+    /// Measure only taps of this phase; in the other one lanes only carry on.
+    pub only: Option<Phase>,
     /// Golden quantises index queries and keys: noise moves scores in steps.
     pub quantised: bool,
     /// How far the noise lane moved each tap.
@@ -65,6 +67,7 @@ impl<'a> Comparer<'a> {
             rules: HashMap::new(),
             tokens,
             bias: None,
+            only: None,
             quantised: false,
             noise: HashMap::new(),
             base: HashMap::new(),
@@ -302,6 +305,14 @@ impl<O: Ops> LaneObserver<O> for Comparer<'_> {
         if seat.role == Role::Golden {
             self.see_attention(at, &m);
         }
+        if self.only.is_some_and(|p| p != at.phase) {
+            if seat.role == Role::Golden {
+                self.base.insert(at.id, m);
+            } else if let (Some(b), false) = (self.base.get(&at.id), seat.free()) {
+                *t = ops.upload(b.clone());
+            }
+            return Ok(());
+        }
         if self.dump.is_some() {
             self.against(seat.role, at.id, at.row0, &mut m);
         } else {
@@ -315,7 +326,16 @@ impl<O: Ops> LaneObserver<O> for Comparer<'_> {
         Ok(())
     }
     fn index(&mut self, lane: usize, at: TapAt, ids: &mut Index) -> Result<()> {
-        self.index_of(self.seats[lane], at, ids);
+        let seat = self.seats[lane];
+        if self.only.is_some_and(|p| p != at.phase) {
+            if seat.role == Role::Golden {
+                self.base_index.insert(at.id, ids.clone());
+            } else if let (Some(b), false) = (self.base_index.get(&at.id), seat.free()) {
+                *ids = b.clone();
+            }
+            return Ok(());
+        }
+        self.index_of(seat, at, ids);
         Ok(())
     }
 }

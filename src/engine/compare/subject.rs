@@ -16,6 +16,13 @@ pub(super) struct Seat {
     pub subject: usize,
 }
 
+impl Seat {
+    /// True if golden's values do not take the place of its own.
+    pub fn free(self) -> bool {
+        matches!(self.role, Role::Total | Role::Layer)
+    }
+}
+
 /// One measured path: a candidate, or a dump.
 #[derive(Default)]
 pub(super) struct Subject {

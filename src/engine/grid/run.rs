@@ -394,8 +394,8 @@ impl<O: Ops + Clone + Send + 'static> Walk<'_, O> {
         let read = |c: Class| !self.last || c != Class::Prompt;
         let (reads, mut rows) = (read(first.class), first.rows.clone());
         let position = first.from;
-        while self.steady {
-            let [only] = self.tree.nodes[node].children[..] else { break };
+        while let ([only], true) = (&self.tree.nodes[node].children[..], self.steady) {
+            let only = *only;
             let next = &self.tree.nodes[only];
             if read(next.class) != reads || (first.class == Class::Prompt && rows.len() > BLOCK_TOKENS) {
                 break;

@@ -1,0 +1,8 @@
+//! A/B of kernel toggles: which of them, alone or together, breaks what must hold.
+
+pub mod config;
+pub mod gate;
+pub mod judge;
+pub mod measure;
+pub mod table;
+pub mod toggles;
