@@ -148,7 +148,7 @@ fn inspect_hides_what_is_missing_or_forgets_a_role() {
         write(dir.path(), config, tensors, 0);
         let mut out = Vec::new();
         let model = dir.path().to_str().unwrap().to_owned();
-        let code = run(&InspectArgs { model, json }, &mut out).unwrap();
+        let code = run(&InspectArgs { model, json, out: None }, &mut out).unwrap();
         (code, String::from_utf8(out).unwrap())
     };
     let mut tensors = toy::official(true, E8M0);

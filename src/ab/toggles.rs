@@ -78,7 +78,13 @@ pub fn bisect<E>(
 ) -> Result<Option<Set>, E> {
     let mut known = known.clone();
     let mut test = |sets: &[Set], known: &mut BTreeMap<Set, bool>| -> Result<Option<Set>, E> {
-        let new: Vec<Set> = sets.iter().copied().filter(|s| !known.contains_key(s)).collect();
+        let mut new: Vec<Set> = Vec::new();
+        for s in sets.iter().filter(|s| !known.contains_key(s)) {
+            // Halves of a set are each other's rest.
+            if !new.contains(s) {
+                new.push(*s);
+            }
+        }
         if !new.is_empty() {
             for (s, f) in new.iter().zip(ask(&new)?) {
                 known.insert(*s, f);

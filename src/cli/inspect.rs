@@ -8,11 +8,13 @@ mod questions;
 mod text;
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use questions::{HashTables, Question, questions};
 
 use crate::checkpoint::{Checkpoint, Config, Inventory};
 use crate::error::{Error, Result, exit};
+use crate::report::run_dir::{RunDir, now};
 
 /// Describe a checkpoint and check it against its config.
 #[derive(Debug, Clone, clap::Args)]
@@ -23,12 +25,18 @@ pub struct InspectArgs {
     /// Print one JSON object (schema dsv4.inspect/1) instead of text.
     #[arg(long)]
     pub json: bool,
+    /// Write summary.json, inspect.csv (tensors by role and format) and manifest.json here.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 /// Runs the command; the result is the exit code.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<i32> {
     let checkpoint = Checkpoint::open(&args.model)?;
     let facts = Facts::gather(&checkpoint);
+    if let Some(path) = &args.out {
+        facts.save(path)?;
+    }
     let text = if args.json {
         let mut text = serde_json::to_string_pretty(&facts.json()).map_err(|e| Error::bug(e.to_string()))?;
         text.push('\n');
@@ -42,6 +50,39 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<i32> {
             Err(Error::input(format!("cannot write the report: {e}")))
         }
         _ => Ok(if facts.ok() { exit::OK } else { exit::DIFFERENCE }),
+    }
+}
+
+impl Facts<'_> {
+    /// Writes the run directory.
+    fn save(&self, path: &Path) -> Result<()> {
+        let dir = RunDir::create(path)?;
+        let rows = self.inventory.roles.iter().flat_map(|r| {
+            r.formats.iter().map(|(f, s)| {
+                let stored = f.map_or("unusable".into(), |f| f.to_string());
+                let number = |n: u64| n.to_string();
+                [
+                    r.role.name().into(),
+                    stored,
+                    number(s.tensors as u64),
+                    number(s.params as u64),
+                    number(s.bytes as u64),
+                ]
+            })
+        });
+        dir.csv("inspect.csv", &["role", "stored", "tensors", "params", "bytes"], rows)?;
+        dir.json("summary.json", &self.json())?;
+        dir.json(
+            "manifest.json",
+            &serde_json::json!({
+                "schema": "dsv4.run/1",
+                "command": "inspect",
+                "version": env!("CARGO_PKG_VERSION"),
+                "finished_unix": now(),
+                "model": self.checkpoint.source(),
+                "fingerprint": self.checkpoint.fingerprint(),
+            }),
+        )
     }
 }
 
@@ -136,14 +177,15 @@ mod tests {
     #[test]
     fn the_built_in_model_is_described_wrongly() {
         let mut out = Vec::new();
-        let code = run(&InspectArgs { model: "builtin:pico".into(), json: false }, &mut out).unwrap();
+        let code =
+            run(&InspectArgs { model: "builtin:pico".into(), json: false, out: None }, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(code, 0);
         assert!(text.starts_with("ok: nothing missing"), "{text}");
         assert!(text.contains("identity horizon 256 tokens = index_topk 64 x ratio 4"), "{text}");
         assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
         let mut out = Vec::new();
-        run(&InspectArgs { model: "builtin:pico".into(), json: true }, &mut out).unwrap();
+        run(&InspectArgs { model: "builtin:pico".into(), json: true, out: None }, &mut out).unwrap();
         let v: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(v["schema"], "dsv4.inspect/1");
         assert_eq!(v["verdict"]["status"], "ok");

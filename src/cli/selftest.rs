@@ -10,7 +10,7 @@ use crate::engine::compare::short;
 use crate::engine::selftest::{Selftest, SelftestOptions, Sensitivity, selftest};
 use crate::error::{Error, ErrorKind, Result, exit};
 use crate::kernels::Cpu;
-use crate::report::run_dir::RunDir;
+use crate::report::run_dir::{RunDir, now};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -80,7 +80,23 @@ pub fn run(args: &SelftestArgs, global: &Globals, out: &mut dyn Write) -> Result
     if let Some(path) = &args.out {
         let dir = RunDir::create(path)?;
         dir.json("selftest.json", &object)?;
+        dir.json("summary.json", &object)?;
+        dir.csv("selftest.csv", COLUMNS, result.rows.iter().map(record))?;
         dir.write("selftest.md", markdown(&result).as_bytes())?;
+        dir.json(
+            "manifest.json",
+            &json!({
+                "schema": "dsv4.run/1",
+                "command": "selftest",
+                "version": env!("CARGO_PKG_VERSION"),
+                "finished_unix": now(),
+                "device": "cpu",
+                "threads": rayon::current_num_threads(),
+                "model": checkpoint.source(),
+                "fingerprint": checkpoint.fingerprint(),
+                "prompt": {"origin": prompt.origin, "hash": prompt.hash},
+            }),
+        )?;
     }
     if args.json {
         write_json(out, &object)?;
@@ -88,6 +104,42 @@ pub fn run(args: &SelftestArgs, global: &Globals, out: &mut dyn Write) -> Result
         write_text(out, &text(&result, &object))?;
     }
     Ok(if result.passed() { exit::OK } else { exit::DIFFERENCE })
+}
+
+/// Columns of `selftest.csv`.
+const COLUMNS: &[&str] = &[
+    "fault",
+    "class",
+    "site",
+    "layer",
+    "control",
+    "exercised",
+    "passed",
+    "status",
+    "found_layer",
+    "found_site",
+    "tap",
+    "signal",
+    "size",
+];
+
+fn record(r: &Sensitivity) -> Vec<String> {
+    let layer = |l: Option<usize>| l.map_or(String::new(), |l| l.to_string());
+    vec![
+        r.fault.clone(),
+        r.class.to_string(),
+        r.site.clone(),
+        layer(r.layer),
+        r.control.to_string(),
+        r.exercised.to_string(),
+        r.passed.to_string(),
+        r.status.to_string(),
+        layer(r.found_layer),
+        r.found_site.clone().unwrap_or_default(),
+        r.tap.clone().unwrap_or_default(),
+        r.signal.clone(),
+        format!("{:e}", r.size),
+    ]
 }
 
 fn headline(r: &Selftest) -> String {
