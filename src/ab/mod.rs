@@ -4,5 +4,6 @@ pub mod config;
 pub mod gate;
 pub mod judge;
 pub mod measure;
+pub mod recall;
 pub mod table;
 pub mod toggles;

@@ -10,6 +10,7 @@ use super::{Globals, write_json, write_text};
 use crate::ab::config::{DEFAULT, Experiment};
 use crate::ab::judge::{self, Conclusion};
 use crate::ab::measure::{self, Prompt, Run};
+use crate::ab::recall;
 use crate::ab::table::Table;
 use crate::ab::toggles::{self, Set};
 use crate::checkpoint::Checkpoint;
@@ -150,11 +151,19 @@ fn fresh(args: &AbArgs, global: &Globals, exp: &Experiment) -> Result<(Record, O
     let n = names.len();
     let mut runs = measure::runs(exp, &toggles::sets(n, exp.run.pairs), true)?;
     let mut tables = measure::no_tables();
+    let grid = recall::grid(exp, ckpt.config().max_position_embeddings)?;
+    if grid.is_some() {
+        tables.push(recall::no_table());
+    }
     let bar = Bar::new(global.quiet);
-    let go = |runs: &[Run], tables: &mut [Table]| {
-        measure::measure(&Cpu, &ckpt, &outer, exp, &prompts, runs, tables, &bar)
+    let go = |runs: &[Run], tables: &mut [Table], first: bool| {
+        measure::measure(&Cpu, &ckpt, &outer, exp, &prompts, runs, tables, &bar)?;
+        match (&grid, tables.iter_mut().find(|t| t.name == "recall")) {
+            (Some(g), Some(t)) => recall::measure(&Cpu, &ckpt, &outer, exp, g, runs, first, t, &bar),
+            _ => Ok(()),
+        }
     };
-    go(&runs, &mut tables)?;
+    go(&runs, &mut tables, true)?;
     let mut found = None;
     if args.bisect {
         let baseline = baseline(exp, None)?;
@@ -162,7 +171,7 @@ fn fresh(args: &AbArgs, global: &Globals, exp: &Experiment) -> Result<(Record, O
         let known = judge::failing(&runs, &judged);
         found = toggles::bisect(n, &known, |sets: &[Set]| -> Result<Vec<bool>> {
             let new = measure::runs(exp, sets, false)?;
-            go(&new, &mut tables)?;
+            go(&new, &mut tables, false)?;
             runs.extend(new.clone());
             let judged = judge::gates(&exp.gates, &new, &tables, baseline.as_deref())?;
             let fails = judge::failing(&new, &judged);
@@ -181,6 +190,7 @@ fn fresh(args: &AbArgs, global: &Globals, exp: &Experiment) -> Result<(Record, O
         "run": {"chunk": exp.run.chunk, "decode_last": exp.run.decode_last},
         "toggles": exp.toggles.iter().map(|t| json!({"name": t.name, "kernels": t.kernels.to_string()})).collect::<Vec<_>>(),
         "runs": runs.iter().map(|r| json!({"name": r.name, "set": r.set, "kernels": r.kernels})).collect::<Vec<_>>(),
+        "needle": exp.needle,
         "capture_points": capture,
     });
     let kernels = exp.toggles.iter().map(|t| t.kernels.to_string()).collect();
@@ -207,7 +217,7 @@ fn conclude(exp: &Experiment, r: &Record, found: Option<Set>) -> Result<Conclusi
 
 fn object(r: &Record, c: &Conclusion) -> Value {
     let mut v = json!({"schema": "dsv4.ab/1", "headline": text::headline(c)});
-    for key in ["model", "fingerprint", "golden", "prompts", "run", "toggles", "runs"] {
+    for key in ["model", "fingerprint", "golden", "prompts", "run", "needle", "toggles", "runs"] {
         v[key] = r.manifest[key].clone();
     }
     v["conclusion"] = serde_json::to_value(c).unwrap_or_default();
@@ -227,7 +237,7 @@ fn save(
         return Ok(None);
     }
     let path = args.out.clone().unwrap_or_else(|| {
-        let keys = ["fingerprint", "prompts", "golden", "run", "toggles", "runs"];
+        let keys = ["fingerprint", "prompts", "golden", "run", "needle", "toggles", "runs"];
         let key = super::prompt::hash_bytes(keys.iter().flat_map(|k| object[*k].to_string().into_bytes()));
         PathBuf::from("dsv4-runs").join(format!("ab-{}", &key[..8]))
     });

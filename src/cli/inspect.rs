@@ -61,13 +61,7 @@ impl Facts<'_> {
             r.formats.iter().map(|(f, s)| {
                 let stored = f.map_or("unusable".into(), |f| f.to_string());
                 let number = |n: u64| n.to_string();
-                [
-                    r.role.name().into(),
-                    stored,
-                    number(s.tensors as u64),
-                    number(s.params as u64),
-                    number(s.bytes as u64),
-                ]
+                [r.role.name().into(), stored, number(s.tensors as u64), number(s.params), number(s.bytes)]
             })
         });
         dir.csv("inspect.csv", &["role", "stored", "tensors", "params", "bytes"], rows)?;

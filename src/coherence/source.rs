@@ -55,7 +55,10 @@ impl Source {
     pub fn fingerprint(&self) -> &str {
         [&self.manifest, &self.summary]
             .iter()
-            .find_map(|v| v.get("fingerprint").or(v.get("run")?.get("fingerprint")).and_then(Value::as_str))
+            .find_map(|v| {
+                let own = v.get("fingerprint");
+                own.or(v.get("identity").or(v.get("run"))?.get("fingerprint")).and_then(Value::as_str)
+            })
             .unwrap_or_default()
     }
 

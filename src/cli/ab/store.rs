@@ -2,6 +2,7 @@
 
 use super::{Record, field};
 use crate::ab::measure::{Run, no_tables};
+use crate::ab::recall;
 use crate::ab::table::Table;
 use crate::error::{Error, Result};
 use crate::report::run_dir::{RunDir, now};
@@ -66,7 +67,8 @@ pub(super) fn read(dir: &Path) -> Result<Record> {
         });
     }
     let mut tables = Vec::new();
-    for want in no_tables() {
+    let recall = !field(&manifest, "needle").map_err(bad)?.is_null();
+    for want in no_tables().into_iter().chain(recall.then(recall::no_table)) {
         let path = dir.join(format!("{}.csv", want.name));
         let t = Table::read(&path)?;
         if t.columns != want.columns {
@@ -74,16 +76,12 @@ pub(super) fn read(dir: &Path) -> Result<Record> {
         }
         tables.push(t);
     }
-    let recall = dir.join("recall.csv");
-    if recall.is_file() {
-        tables.push(Table::read(&recall)?);
-    }
     Ok(Record { manifest, names, kernels, runs, tables })
 }
 
 /// A baseline of another experiment says nothing about this one.
 pub(super) fn same_experiment(mine: &Value, stored: &Value) -> Result<()> {
-    for key in ["fingerprint", "prompts", "golden", "run", "toggles", "capture_points"] {
+    for key in ["fingerprint", "prompts", "golden", "run", "needle", "toggles", "capture_points"] {
         if mine[key] != stored[key] {
             return Err(Error::input(format!(
                 "the baseline is no run of this experiment: `{key}` is {} here and {} there",
