@@ -15,6 +15,7 @@ mod prepare;
 mod python_json;
 mod render;
 mod rendered;
+mod request;
 mod rewrite;
 
 pub use knobs::{KNOBS, PromptKnobs};
@@ -22,6 +23,7 @@ pub use message::{Message, Role, Task, ToolCall};
 pub use options::{Effort, EncodeOptions, Encoder, Mode};
 pub use render::render;
 pub use rendered::{Part, Rendered, Span};
+pub use request::Request;
 
 #[cfg(test)]
 mod tests;
