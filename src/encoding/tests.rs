@@ -242,3 +242,36 @@ fn an_empty_conversation_is_refused() {
     assert!(render(&[], &EncodeOptions::default()).is_err());
     assert!(render(&[Message::new(Role::Developer, "")], &EncodeOptions::default()).is_err());
 }
+
+/// One vector: a conversation, and the hash of what another implementation makes of it.
+fn vector(line: &str) -> (Request, EncodeOptions, serde_json::Value) {
+    let v: serde_json::Value = serde_json::from_str(line).unwrap();
+    let request = json!({"messages": v["messages"], "tools": v["tools"]});
+    let named = |n: &serde_json::Value| *Encoder::ALL.iter().find(|e| e.name() == n).unwrap();
+    let options = EncodeOptions {
+        encoder: named(&v["encoder"]),
+        drop_thinking: v["drop"].as_bool().unwrap_or(true),
+        effort: v["effort"].as_str().map(|e| Effort::parse(e).unwrap()),
+        ..EncodeOptions::of(if v["mode"] == "chat" { Mode::Chat } else { Mode::Thinking })
+    };
+    (Request::parse(request.to_string().as_bytes()).unwrap(), options, v)
+}
+
+/// Catches any deviation from two other implementations: DeepSeek's renderer, and a transcription to Python of the script
+/// beside the weights (`fixtures/encoding/README.md`).
+#[test]
+fn other_implementations_agree() {
+    let recipe = include_str!("../../fixtures/encoding/recipe.jsonl");
+    let script = include_str!("../../fixtures/encoding/script.jsonl");
+    assert_eq!((recipe.lines().count(), script.lines().count()), (240, 240));
+    for line in recipe.lines().chain(script.lines()) {
+        let (request, options, v) = vector(line);
+        let r = render(&request.messages, &options).unwrap();
+        let end: String = r.text.chars().rev().take(40).collect::<Vec<_>>().into_iter().rev().collect();
+        assert_eq!(end, v["end"].as_str().unwrap(), "{line}");
+        assert_eq!(sha256(&r.text), v["sha256"].as_str().unwrap(), "{line}\n{}", r.text);
+        if let Some(n) = v["control"].as_u64() {
+            assert_eq!(r.control.len() as u64, n, "{line}");
+        }
+    }
+}
