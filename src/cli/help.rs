@@ -6,6 +6,8 @@ Examples:
   dsv4 inspect /models/DeepSeek-V4-Flash    what is this checkpoint, is it complete?
   dsv4 needle                               are planted facts recalled, how far; why not?
   dsv4 dump --out golden.safetensors        every intermediate tensor of an exact run
+  dsv4 encode --messages chat.json --against sent.txt
+                                            is the prompt right that the server sent?
   dsv4 kernels list                         every site, knob, preset and fault
   dsv4 ab                                   which toggle, alone or together, breaks a gate?
   dsv4 report RUN...                        what do several runs say together?
@@ -126,6 +128,17 @@ Examples:
   dsv4 report ab st in --out report      report.md, report.json, plots/
   dsv4 report ab --json | jq .principal  for a script
   dsv4 report --print-template > my.md   a template to start from; --template my.md uses it";
+
+pub const ENCODE: &str = "\
+Examples:
+  dsv4 encode --messages chat.json                       the official prompt, byte for byte
+  dsv4 encode --messages chat.json --mode thinking --effort max --encoder preview
+  dsv4 encode --messages chat.json --ids --model DIR     its token ids
+  dsv4 encode --messages chat.json --against sent.txt    what was dropped, added or changed?
+  dsv4 encode --messages chat.json --against-ids ids.json --model DIR
+      the same on token ids, which alone show control tokens made of user text
+
+Exit codes: 0 equal, 1 different, 3 unusable input, 5 nothing was sent.";
 
 pub const SELFTEST: &str = "\
 Examples:

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod diff_layers;
 pub mod doctor;
 pub mod dump;
+pub mod encode;
 mod help;
 pub mod inspect;
 pub mod kernels;
@@ -79,6 +80,8 @@ enum Command {
     Man(completions::ManArgs),
     #[command(after_help = help::REPORT)]
     Report(report::ReportArgs),
+    #[command(after_help = help::ENCODE)]
+    Encode(encode::EncodeArgs),
     #[command(after_help = help::SELFTEST)]
     Selftest(selftest::SelftestArgs),
 }
@@ -108,6 +111,7 @@ impl Command {
             Command::Completions(a) => completions::run(a, out),
             Command::Man(a) => completions::man(a, out),
             Command::Report(a) => report::run(a, out),
+            Command::Encode(a) => encode::run(a, global, out),
             Command::Selftest(a) => selftest::run(a, global, out),
         }
     }

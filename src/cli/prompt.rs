@@ -78,7 +78,7 @@ impl PromptArgs {
 }
 
 /// Reads a small file, or standard input for `-`.
-fn read(path: &Path) -> Result<Vec<u8>> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     let failed = |e: std::io::Error| Error::io(path, "read the prompt", &e);
     let mut bytes = Vec::new();
     if path == Path::new("-") {
@@ -141,7 +141,7 @@ fn unknown_token(json: &[u8]) -> Option<String> {
 }
 
 /// A JSON array of token ids.
-fn ids(bytes: &[u8]) -> Result<Vec<u32>> {
+pub(super) fn ids(bytes: &[u8]) -> Result<Vec<u32>> {
     const HINT: &str = "token ids are one JSON array of whole numbers, like [0, 17, 42]";
     let value: Value =
         serde_json::from_slice(bytes).map_err(|e| Error::input(format!("not JSON: {e}")).hint(HINT))?;

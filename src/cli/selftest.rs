@@ -7,6 +7,7 @@ use super::{Globals, write_json, write_text};
 use crate::checkpoint::{BUILTINS, Checkpoint};
 use crate::engine::Loader;
 use crate::engine::compare::short;
+use crate::engine::prompt_faults;
 use crate::engine::selftest::{Selftest, SelftestOptions, Sensitivity, selftest};
 use crate::error::{Error, ErrorKind, Result, exit};
 use crate::kernels::Cpu;
@@ -67,7 +68,8 @@ pub fn run(args: &SelftestArgs, global: &Globals, out: &mut dyn Write) -> Result
         aa_runs: args.aa_runs,
         seed: args.seed,
     };
-    let result = selftest(&Cpu, &checkpoint, &outer, &prompt.tokens, &options, &Bar::new(global.quiet))?;
+    let result = selftest(&Cpu, &checkpoint, &outer, &prompt.tokens, &options, &Bar::new(global.quiet))?
+        .with_prompt(prompt_faults::rows(args.fault.as_deref())?);
     if result.rows.is_empty() && result.aa_runs == 0 {
         return Err(Error::new(ErrorKind::NothingCompared, "no fault has that name")
             .hint("`dsv4 kernels list` shows all faults"));
@@ -203,7 +205,8 @@ fn text(r: &Selftest, object: &Value) -> String {
         ],
         r.rows.iter().map(cells),
     );
-    t += "\nsize: error over the floor at that tap; for selections the share of entries lost.\n\
+    t += "\nsize: error over the floor at that tap; for selections the share of entries lost,\n\
+          for prompts the characters that differ.\n\
           no bit: this model and layer cannot show the fault; it is neither found nor missed.\n";
     t
 }

@@ -275,3 +275,39 @@ fn other_implementations_agree() {
         }
     }
 }
+
+/// Prompts of a fault's case: official, and with the fault, as token streams.
+fn planted(f: &PromptFault, case: Case) -> (Rendered, Rendered) {
+    let (messages, options) = (case.messages(), case.options());
+    let official = render(&messages, &options).unwrap();
+    let wrong = render(&messages, &f.plant(&options).unwrap()).unwrap();
+    let wrong = if f.setting == "spelled=control" { as_sent(&wrong.text) } else { wrong };
+    (official, wrong)
+}
+
+/// Catches a fault that the comparison does not see, or blames on another part or message.
+#[test]
+fn every_fault_is_found_where_it_is() {
+    let mut failed = String::new();
+    for f in PROMPT_FAULTS {
+        for case in f.cases {
+            let (official, wrong) = planted(f, *case);
+            let found = compare(&official, &wrong);
+            let right = found
+                .changes
+                .first()
+                .is_some_and(|c| (c.part, c.message, c.kind) == (f.part, f.message, f.kind));
+            if !right {
+                failed += &format!("{} {case:?}\n", f.name);
+                for c in &found.changes {
+                    failed += &format!(
+                        "    {:?} {:?} {:?} -{} +{}\n",
+                        c.part, c.message, c.kind, c.removed, c.inserted
+                    );
+                }
+                failed += &format!("    {:?}\n", wrong.text.chars().take(200).collect::<String>());
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed}");
+}

@@ -7,6 +7,7 @@ pub mod grid;
 pub mod interrupt;
 pub mod load;
 pub mod pass;
+pub mod prompt_faults;
 pub mod selftest;
 pub mod session;
 pub mod tap_shape;
