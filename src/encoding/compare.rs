@@ -278,7 +278,7 @@ impl Tally<'_> {
             if gone.is_empty() {
                 continue;
             }
-            let e = self.entry(s.message, s.role, s.part, (x.start, y.start));
+            let e = self.entry(s.message, s.role, s.part, (gone.start, y.start));
             e.gone.push(gone);
         }
         // Pieces of the sent prompt within the hunk.
@@ -301,7 +301,10 @@ impl Tally<'_> {
         let text = &self.sent.text[y.clone()];
         let at = spans.partition_point(|s| s.range.end <= x.start);
         let blank = text.trim().is_empty();
-        let part = if blank && piece.part == Part::Content { Part::Separator } else { piece.part };
+        let part = match piece.part {
+            Part::Content | Part::Reasoning if blank => Part::Separator,
+            p => p,
+        };
         // What comes within one part, or in place of it, is that part, whatever it looks like.
         let within = |s: &&Span| match x.is_empty() {
             true => s.range.start < x.start && x.end < s.range.end,

@@ -311,3 +311,193 @@ fn every_fault_is_found_where_it_is() {
     }
     assert!(failed.is_empty(), "{failed}");
 }
+
+/// Catches a difference reported between equal prompts, whatever the options.
+#[test]
+fn equal_prompts_are_quiet() {
+    for f in PROMPT_FAULTS {
+        for case in f.cases {
+            for mode in MODES {
+                let o = EncodeOptions { mode, ..f.plant(&case.options()).unwrap() };
+                let r = render(&case.messages(), &o).unwrap();
+                assert_eq!(compare(&r, &r.clone()), Comparison::default(), "{}", f.name);
+                assert_eq!(compare(&as_logged(&r), &as_sent(&r.text)), Comparison::default(), "{}", f.name);
+            }
+        }
+    }
+}
+
+/// Catches a fault whose very prompt is not recognised, or is taken for a harmless setting.
+#[test]
+fn the_prompt_of_a_fault_names_it() {
+    for f in PROMPT_FAULTS {
+        for case in f.cases {
+            let (messages, options) = (case.messages(), case.options());
+            let wrong = render(&messages, &f.plant(&options).unwrap()).unwrap();
+            let found = attribute(&messages, &options, &wrong.text);
+            assert!(
+                found.iter().any(|m| m.faults.len() == 1 && m.faults[0].setting == f.setting),
+                "{} {case:?}: {found:?}",
+                f.name
+            );
+            assert!(found.iter().all(|m| m.faults.len() + m.settings.len() == 1), "{}", f.name);
+        }
+    }
+}
+
+#[test]
+fn other_settings_and_pairs_of_faults_are_recognised() {
+    let (messages, options) = (Case::Thinking.messages(), Case::Thinking.options());
+    let asked = EncodeOptions { effort: Some(Effort::Max), encoder: Encoder::Preview, ..options };
+    let sent = render(&messages, &asked).unwrap().text;
+    let found = attribute(&messages, &options, &sent);
+    // Its max is the other encoder's high.
+    assert!(found.iter().any(|m| m.faults.is_empty() && m.settings == ["--effort high"]), "{found:?}");
+    assert!(found.iter().all(|m| m.faults.len() + m.settings.len() == 1), "{found:?}");
+    let two = ["bos_missing", "prior_turns_dropped"].map(|n| PromptFault::find(n).unwrap());
+    let wrong = two[1].plant(&two[0].plant(&options).unwrap()).unwrap();
+    let found = attribute(&messages, &options, &render(&messages, &wrong).unwrap().text);
+    let mut names: Vec<&str> = found[0].faults.iter().map(|f| f.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["bos_missing", "prior_turns_dropped"]);
+    assert!(attribute(&messages, &options, "something else").is_empty());
+}
+
+#[test]
+fn a_prompt_cut_off_is_called_so() {
+    let r = render(&Case::Chat.messages(), &Case::Chat.options()).unwrap();
+    let n = r.text.chars().count();
+    let end: String = r.text.chars().skip(100).collect();
+    assert_eq!(compare(&as_logged(&r), &as_sent(&end)).cut, Some(Cut::Front(100)));
+    let start: String = r.text.chars().take(100).collect();
+    assert_eq!(compare(&as_logged(&r), &as_sent(&start)).cut, Some(Cut::End(n - 100)));
+}
+
+/// Catches knobs that do nothing, clash, or cannot be named.
+#[test]
+fn every_value_of_every_knob_but_the_first_is_a_fault() {
+    for (knob, values) in KNOBS {
+        for (i, value) in values.iter().enumerate() {
+            let setting = format!("{knob}={value}");
+            let listed = PROMPT_FAULTS.iter().any(|f| f.setting == setting);
+            assert_eq!(listed, i > 0, "{setting}");
+            PromptKnobs::default().set(knob, value).unwrap();
+        }
+    }
+    assert!(
+        PromptKnobs::default().set("bos", "thrice").unwrap_err().to_string().contains("once, missing, twice")
+    );
+    assert!(PromptKnobs::default().set("bs", "once").unwrap_err().to_string().contains("bos"));
+    let mut names: Vec<&str> = PROMPT_FAULTS.iter().map(|f| f.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), PROMPT_FAULTS.len());
+}
+
+mod properties {
+    use super::super::reader::read;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words() -> impl Strategy<Value = String> {
+        // No control token, and nothing that ends in white space: what stands there is not told from what follows.
+        "[a-z<>{}\"é|/ \n]{0,12}[a-zé]".prop_filter("control", |s| spelled_any(s))
+    }
+
+    fn spelled_any(s: &str) -> bool {
+        super::super::lex::spelled(s).next().is_none() && !s.contains("tool_result")
+    }
+
+    type Turn = (String, Option<String>, String, Vec<(String, String)>);
+
+    fn turns() -> impl Strategy<Value = (Option<String>, Vec<Turn>, String)> {
+        let turn = (
+            words(),
+            proptest::option::of(words()),
+            words(),
+            proptest::collection::vec(("[a-z]{1,5}", words()), 0..3),
+        );
+        (proptest::option::of(words()), proptest::collection::vec(turn, 0..4), words())
+    }
+
+    fn conversation(system: Option<String>, turns: &[Turn], last: &str) -> Vec<Message> {
+        let mut list: Vec<Message> = system.map(Message::system).into_iter().collect();
+        for (user, reasoning, answer, calls) in turns {
+            list.push(Message::user(user));
+            let mut a = Message { reasoning: reasoning.clone(), ..Message::assistant(answer) };
+            for (i, (name, value)) in calls.iter().enumerate() {
+                a = a.call(&i.to_string(), name, &json!({"v": value}).to_string());
+            }
+            list.push(a);
+            for (i, (_, value)) in calls.iter().enumerate() {
+                list.push(Message::tool(i.to_string(), value));
+            }
+        }
+        list.push(Message::user(last));
+        list
+    }
+
+    /// Reads messages back: who said what.
+    fn said(r: &Rendered) -> Vec<(Role, Part, String)> {
+        let shown = [Part::Content, Part::Reasoning, Part::ToolResult, Part::ToolCalls];
+        read(&r.text, &r.control)
+            .into_iter()
+            .filter(|p| shown.contains(&p.part))
+            .map(|p| (p.role, p.part, r.text[p.range].to_owned()))
+            .collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+        /// Catches an encoder that loses or mixes what was said, and a reader that cannot tell.
+        #[test]
+        fn what_is_encoded_is_read_back((system, turns, last) in turns(), v41 in any::<bool>()) {
+            let list = conversation(system.clone(), &turns, &last);
+            let encoder = if v41 { Encoder::V41 } else { Encoder::V0731 };
+            let o = EncodeOptions { encoder, drop_thinking: false, ..EncodeOptions::of(Mode::Thinking) };
+            let r = render(&list, &o).unwrap();
+            let mut expected: Vec<(Role, Part, String)> = Vec::new();
+            for (i, m) in list.iter().enumerate() {
+                match m.role {
+                    Role::Tool => expected.push((Role::User, Part::ToolResult, format!("<tool_result>{}</tool_result>", m.text()))),
+                    // The user speaks on behind results: one turn.
+                    _ => {
+                        if let Some(t) = &m.reasoning {
+                            expected.push((Role::Assistant, Part::Reasoning, t.clone()));
+                        }
+                        expected.push((m.role, Part::Content, m.text()));
+                        if !m.tool_calls.is_empty() {
+                            expected.push((Role::Assistant, Part::ToolCalls, r.text[r.range(i, Part::ToolCalls).unwrap()].to_owned()));
+                        }
+                    }
+                }
+            }
+            prop_assert_eq!(said(&r), expected, "{}", r.text);
+        }
+
+        /// Catches a comparison that misses any edit, or panics on one.
+        #[test]
+        fn any_edit_is_seen((system, turns, last) in turns(), at in any::<proptest::sample::Index>(), n in 0usize..30, put in "[a-z<｜> \n]{0,6}") {
+            let list = conversation(system, &turns, &last);
+            let r = render(&list, &EncodeOptions::of(Mode::Chat)).unwrap();
+            let chars: Vec<char> = r.text.chars().collect();
+            let a = at.index(chars.len());
+            let b = (a + n).min(chars.len());
+            let sent: String = chars[..a].iter().copied().chain(put.chars()).chain(chars[b..].iter().copied()).collect();
+            let found = compare(&as_logged(&r), &as_sent(&sent));
+            prop_assert_eq!(found.changes.is_empty(), sent == r.text);
+            prop_assert_eq!(found.first.is_none(), sent == r.text);
+        }
+
+        /// Catches a panic on text that is no prompt at all.
+        #[test]
+        fn any_text_is_read(sent in "(<｜User｜>|<｜Assistant｜>|<think>|</think>|｜DSML｜|<tool_result>|</tool_result>|## Tools\n\nYou have access to a set of tools|Reasoning Effort: |[a-z\n<]){0,20}") {
+            let r = render(&super::turns(), &EncodeOptions::of(Mode::Thinking)).unwrap();
+            let s = as_sent(&sent);
+            let pieces: String = read(&s.text, &s.control).iter().map(|p| &s.text[p.range.clone()]).collect();
+            prop_assert_eq!(&pieces, &sent);
+            prop_assert_eq!(compare(&as_logged(&r), &s).changes.is_empty(), sent == r.text);
+        }
+    }
+}

@@ -112,7 +112,9 @@ impl Report<'_> {
             };
         }
         match self.found.cut {
-            Some(Cut::Front(n)) => return format!("{n} characters are cut off at the front"),
+            Some(Cut::Front(n)) if self.found.changes.len() > 2 => {
+                return format!("{n} characters are cut off at the front");
+            }
             Some(Cut::End(n)) if self.found.changes.len() > 2 => {
                 return format!("{n} characters are cut off at the end");
             }

@@ -39,7 +39,9 @@ pub(super) fn text(r: &Report) -> String {
         line += &format!(", token {}: {} official, {} sent", grouped(i as u64), id(a), id(b));
     }
     t += &format!("{line}\n  official  {official}\n  sent      {sent}\n\n");
-    t += &explained(&r.matches);
+    if r.found.cut.is_none() || !r.matches.is_empty() {
+        t += &explained(&r.matches);
+    }
     for h in &r.hints {
         t += &wrapped(&format!("hint: {h}"), 0);
     }
@@ -68,9 +70,9 @@ fn changes(r: &Report) -> String {
     );
     let more = r.found.changes.len().saturating_sub(ROWS);
     if more > 0 {
-        t += &format!("and {more} more; --json has all\n");
+        t += &format!("\nand {more} more; --json has all");
     }
-    t + "missing, added: characters. at: character of the official prompt.\n"
+    t + "\nmissing, added: characters. at: character of the official prompt.\n"
 }
 
 /// Both prompts around the first difference, on one line each.
