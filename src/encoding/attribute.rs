@@ -16,19 +16,36 @@ pub struct Match {
     pub settings: Vec<String>,
 }
 
-/// Bytes all attempts together may render.
+/// What explains a prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Attribution {
+    /// The explanations with the fewest deviations.
+    pub matches: Vec<Match>,
+    /// Nothing was found, and the prompt is so long that not every pair of deviations was tried.
+    pub gave_up: bool,
+}
+
+/// Bytes all attempts together may render: enough for every single deviation of the longest prompt a model takes.
 const BUDGET: usize = 2 << 30;
 
 /// Every nearest explanation of `sent`: other settings, or one fault; failing that one fault at other settings; failing
 /// that two faults. Of a class of explanations all are named, since this conversation cannot tell them apart.
-pub fn attribute(messages: &[Message], options: &EncodeOptions, sent: &str) -> Vec<Match> {
-    let mut budget = BUDGET;
+pub fn attribute(messages: &[Message], options: &EncodeOptions, sent: &str) -> Attribution {
+    within(BUDGET, messages, options, sent)
+}
+
+fn within(mut budget: usize, messages: &[Message], options: &EncodeOptions, sent: &str) -> Attribution {
+    let matches = search(messages, options, sent, &mut budget);
+    Attribution { gave_up: matches.is_empty() && budget < sent.len(), matches }
+}
+
+fn search(messages: &[Message], options: &EncodeOptions, sent: &str, budget: &mut usize) -> Vec<Match> {
     let mut fits = |o: &EncodeOptions| {
-        if budget < sent.len() {
+        if *budget < sent.len() {
             return false;
         }
         let Ok(r) = render(messages, o) else { return false };
-        budget = budget.saturating_sub(r.text.len() + (1 << 12));
+        *budget = budget.saturating_sub(r.text.len() + (1 << 12));
         r.text == sent
     };
     let planted = |o: &EncodeOptions| -> Vec<(&'static PromptFault, EncodeOptions)> {
@@ -120,4 +137,20 @@ fn others(options: &EncodeOptions) -> Vec<(Vec<String>, EncodeOptions)> {
     }
     out.sort_by_key(|(s, _)| s.len());
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::faults::Case;
+    use super::*;
+
+    /// Catches a search that ends early and speaks as if it had not.
+    #[test]
+    fn giving_up_is_said() {
+        let (messages, options) = (Case::Chat.messages(), Case::Chat.options());
+        let sent = "no prompt of any encoder";
+        assert!(!within(1 << 30, &messages, &options, sent).gave_up);
+        let short = within(100_000, &messages, &options, sent);
+        assert!(short.gave_up && short.matches.is_empty());
+    }
 }

@@ -23,7 +23,7 @@ mod request;
 mod rewrite;
 mod tokens;
 
-pub use attribute::{Match, attribute};
+pub use attribute::{Attribution, Match, attribute};
 pub use compare::{Change, Comparison, Cut, Kind, as_logged, as_sent, compare};
 pub use faults::{Case, PROMPT_FAULTS, PromptFault};
 pub use knobs::{KNOBS, PromptKnobs, Spelled};

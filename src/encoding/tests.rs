@@ -334,7 +334,7 @@ fn the_prompt_of_a_fault_names_it() {
         for case in f.cases {
             let (messages, options) = (case.messages(), case.options());
             let wrong = render(&messages, &f.plant(&options).unwrap()).unwrap();
-            let found = attribute(&messages, &options, &wrong.text);
+            let found = attribute(&messages, &options, &wrong.text).matches;
             assert!(
                 found.iter().any(|m| m.faults.len() == 1 && m.faults[0].setting == f.setting),
                 "{} {case:?}: {found:?}",
@@ -350,17 +350,17 @@ fn other_settings_and_pairs_of_faults_are_recognised() {
     let (messages, options) = (Case::Thinking.messages(), Case::Thinking.options());
     let asked = EncodeOptions { effort: Some(Effort::Max), encoder: Encoder::Preview, ..options };
     let sent = render(&messages, &asked).unwrap().text;
-    let found = attribute(&messages, &options, &sent);
+    let found = attribute(&messages, &options, &sent).matches;
     // Its max is the other encoder's high.
     assert!(found.iter().any(|m| m.faults.is_empty() && m.settings == ["--effort high"]), "{found:?}");
     assert!(found.iter().all(|m| m.faults.len() + m.settings.len() == 1), "{found:?}");
     let two = ["bos_missing", "prior_turns_dropped"].map(|n| PromptFault::find(n).unwrap());
     let wrong = two[1].plant(&two[0].plant(&options).unwrap()).unwrap();
-    let found = attribute(&messages, &options, &render(&messages, &wrong).unwrap().text);
+    let found = attribute(&messages, &options, &render(&messages, &wrong).unwrap().text).matches;
     let mut names: Vec<&str> = found[0].faults.iter().map(|f| f.name).collect();
     names.sort_unstable();
     assert_eq!(names, ["bos_missing", "prior_turns_dropped"]);
-    assert!(attribute(&messages, &options, "something else").is_empty());
+    assert_eq!(attribute(&messages, &options, "something else"), Attribution::default());
 }
 
 #[test]

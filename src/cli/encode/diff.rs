@@ -2,7 +2,7 @@
 
 use super::{EncodeArgs, Plan, head, text};
 use crate::cli::{Globals, write_json, write_text};
-use crate::encoding::{Change, Comparison, Cut, Match, Part, Rendered, Tokens, attribute, compare};
+use crate::encoding::{Attribution, Change, Comparison, Cut, Part, Rendered, Tokens, attribute, compare};
 use crate::error::{Result, exit};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -28,7 +28,7 @@ pub(super) struct Report<'a> {
     pub sides: Sides,
     pub found: Comparison,
     pub first: Option<First>,
-    pub matches: Vec<Match>,
+    pub explained: Attribution,
     pub hints: Vec<&'static str>,
 }
 
@@ -42,14 +42,14 @@ pub(super) fn report(
 ) -> Result<i32> {
     let found = compare(&sides.official, &sides.sent);
     let first = first(&sides, &found);
-    let matches = match &first {
+    let explained = match &first {
         Some(_) if !found.changes.is_empty() => {
             attribute(&plan.request.messages, &plan.options, &sides.sent.text)
         }
-        _ => Vec::new(),
+        _ => Attribution::default(),
     };
     let hints = hints(&sides, &found);
-    let r = Report { plan, sides, found, first, matches, hints };
+    let r = Report { plan, sides, found, first, explained, hints };
     if args.json {
         write_json(out, &r.json())?;
     } else {
@@ -177,10 +177,12 @@ impl Report<'_> {
             })
         }));
         v["explained_by"] = self
+            .explained
             .matches
             .iter()
             .map(|m| json!({"faults": m.faults.iter().map(|f| f.name).collect::<Vec<_>>(), "settings": m.settings}))
             .collect();
+        v["gave_up"] = json!(self.explained.gave_up);
         v["hints"] = json!(self.hints);
         v["notes"] = json!(self.plan.notes);
         v

@@ -2,7 +2,7 @@
 
 use super::diff::{First, Report};
 use crate::cli::table::{Column, grouped, table, wrapped};
-use crate::encoding::{Match, PromptFault};
+use crate::encoding::{Attribution, PromptFault};
 
 /// Characters shown on each side of the first difference.
 const BEFORE: usize = 24;
@@ -39,8 +39,8 @@ pub(super) fn text(r: &Report) -> String {
         line += &format!(", token {}: {} official, {} sent", grouped(i as u64), id(a), id(b));
     }
     t += &format!("{line}\n  official  {official}\n  sent      {sent}\n\n");
-    if r.found.cut.is_none() || !r.matches.is_empty() {
-        t += &explained(&r.matches);
+    if r.found.cut.is_none() || !r.explained.matches.is_empty() {
+        t += &explained(&r.explained);
     }
     for h in &r.hints {
         t += &wrapped(&format!("hint: {h}"), 0);
@@ -99,9 +99,12 @@ pub(super) fn excerpts(r: &Report, first: &First) -> (String, String) {
 }
 
 /// What makes exactly this prompt.
-fn explained(matches: &[Match]) -> String {
+fn explained(found: &Attribution) -> String {
+    let matches = &found.matches;
     if matches.is_empty() {
-        return wrapped("no known fault and no other setting makes exactly this prompt", 0);
+        let t = wrapped("no known fault and no other setting makes exactly this prompt", 0);
+        let gave_up = "(the prompt is long: not every pair of them was tried)";
+        return if found.gave_up { t + &wrapped(gave_up, 0) } else { t };
     }
     let mut t = String::from("makes exactly this prompt:\n");
     for m in matches.iter().take(4) {
