@@ -1,7 +1,7 @@
 //! `dsv4`: numerical-fidelity forensics for DeepSeek-V4 deployments.
 //!
 //! The crate is layered and imports run one way, downwards:
-//! `cli → engine → model, kernels, metrics, checkpoint → numeric`.
+//! `cli → engine → model, kernels, metrics, checkpoint, encoding → numeric`.
 //! The forward pass is written once, in `model`, over the [`kernels::Ops`] trait;
 //! golden, every fast kernel and every fault are points in one knob space ([`kernels::Knobs`]).
 

@@ -101,6 +101,7 @@ fn every_command_explains_itself_with_examples() {
         &["inspect", "--help"],
         &["diff-layers", "--help"],
         &["dump", "--help"],
+        &["encode", "--help"],
         &["kernels", "--help"],
         &["kernels", "list", "--help"],
     ] {

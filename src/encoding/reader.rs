@@ -127,12 +127,10 @@ impl Reader<'_> {
         let text = &self.text[self.at..end];
         match self.state {
             State::Reasoning => return self.push(end, Part::Reasoning),
-            State::System => {
-                if text.starts_with(EFFORT_START) {
-                    let n = [EFFORT_HIGH, EFFORT_MAX].into_iter().find(|p| text.starts_with(p)).map(str::len);
-                    let n = n.or_else(|| text.find("\n\n").map(|i| i + 2)).unwrap_or(text.len());
-                    self.push(self.at + n, Part::Effort);
-                }
+            State::System if text.starts_with(EFFORT_START) => {
+                let n = [EFFORT_HIGH, EFFORT_MAX].into_iter().find(|p| text.starts_with(p)).map(str::len);
+                let n = n.or_else(|| text.find("\n\n").map(|i| i + 2)).unwrap_or(text.len());
+                self.push(self.at + n, Part::Effort);
             }
             State::User => self.results(end),
             _ => {}

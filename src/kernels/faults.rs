@@ -5,8 +5,8 @@
 //! between chunks and steps, E attention masks, merge and sink, F rotary policy, G compressor,
 //! H hyper-connections, I router and scaling, J clamp, K formats, N configuration.
 //!
-//! Not here, because no number computed by a kernel expresses them: faults of the prompt's encoding, of speculative
-//! rollback, of concurrency, and an oracle that shares the fault.
+//! Not here, because no number computed by a kernel expresses them: faults of the prompt ([`crate::encoding`] has
+//! those), of speculative rollback, of concurrency, and an oracle that shares the fault.
 
 use super::knobs::{Phase, Site};
 use super::presets::{settings, sites};
