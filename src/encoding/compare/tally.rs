@@ -16,6 +16,8 @@ struct Entry {
     /// Text that came instead, and whether any of it stands where something is missing.
     came: String,
     here: bool,
+    /// Byte of the official prompt where it stands.
+    came_at: usize,
 }
 
 /// Collects hunks by message and part.
@@ -95,6 +97,7 @@ impl<'r> Tally<'r> {
         let e = self.entry(message, role, part, (x.start, y.start));
         e.came.push_str(text);
         e.here |= here;
+        e.came_at = x.start;
     }
 
     fn entry(
@@ -129,6 +132,7 @@ impl<'r> Tally<'r> {
                 gone: Vec::new(),
                 came: String::new(),
                 here: false,
+                came_at: at.0,
             });
             self.parts.len() - 1
         });
@@ -153,7 +157,7 @@ impl<'r> Tally<'r> {
                 _ => Kind::Changed,
             };
         }
-        let mut list: Vec<Change> = self.parts.iter().map(|e| e.change.clone()).collect();
+        let mut list: Vec<Change> = self.parts.iter().map(|e| self.mover(e)).collect();
         // A message all of whose words are gone is gone as a whole.
         let mut lost: Vec<usize> =
             list.iter().filter(|c| c.kind == Kind::Dropped).filter_map(|c| c.message).collect();
@@ -190,6 +194,28 @@ impl<'r> Tally<'r> {
         });
         list.sort_by_key(|c| (gravity(c), c.expected_at, c.message));
         list
+    }
+
+    /// The change; but where a message's text and a part of the template changed places, it is the template that moved.
+    fn mover(&self, e: &Entry) -> Change {
+        let mut change = e.change.clone();
+        let (Kind::Moved, Some(Part::Content), Some(own)) = (change.kind, change.part, &e.span) else {
+            return change;
+        };
+        let crossed = own.end.min(e.came_at)..own.start.max(e.came_at);
+        let mut spans = self
+            .official
+            .spans
+            .iter()
+            .filter(|s| crossed.start <= s.range.start && s.range.end <= crossed.end);
+        if let (Some(s), None) = (spans.next(), spans.next())
+            && matches!(s.part, Part::Effort | Part::Tools | Part::ResponseFormat)
+        {
+            let n = self.official.text[s.range.clone()].chars().count();
+            (change.message, change.role, change.part) = (s.message, s.role, Some(s.part));
+            (change.removed, change.inserted, change.expected_at) = (n, n, s.range.start);
+        }
+        change
     }
 
     /// True if words of a message stand but a part of it, such as its reasoning, is all the encoder shows. Then its loss is
