@@ -14,14 +14,10 @@ impl Dir {
         std::fs::write(&path, bytes).unwrap();
         path.to_str().unwrap().into()
     }
-    /// The built-in model's files beside a tokenizer of single bytes that knows every control token.
+    /// A directory with a tokenizer of single bytes that knows every control token.
     fn model(&self) -> String {
-        let pico = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/pico/");
         let dir = self.0.path().join("model");
         std::fs::create_dir(&dir).unwrap();
-        for name in ["config.json", "model.safetensors"] {
-            std::fs::copy(format!("{pico}{name}"), dir.join(name)).unwrap();
-        }
         // The byte-level alphabet: printable bytes are themselves, the others follow from U+0100 on.
         let mut next = 256;
         let alphabet: Vec<char> = (0..=255u8)
@@ -179,6 +175,9 @@ fn token_ids_are_printed_and_compared() {
     let text = ids(&[]);
     assert_eq!(text.len(), 2 + 2 + 1 + 8 + 2 + 2);
     assert_eq!((text[0], text[1], text[text.len() - 2], text[text.len() - 1]), (256, 258, 259, 262));
+    let file = format!("{model}/tokenizer.json");
+    let by_file = prints(&["--messages", &chat, "--model", &file, "--ids"], 0);
+    assert_eq!(by_file, prints(&[&base[..], &["--ids"]].concat(), 0));
     let control = ids(&["--spelled", "control"]);
     assert_eq!(control.len(), text.len() - 7);
     let same = d.write("same.json", json!({"prompt_token_ids": text}).to_string());
@@ -213,6 +212,10 @@ fn unusable_input_is_3_and_says_what_to_do() {
     let chat = d.write("chat.json", chat().to_string());
     let err = fails(&["--messages", &chat, "--ids"], 3);
     assert!(err.contains("no control token <｜begin▁of▁sentence｜>") && err.contains("hint:"), "{err}");
+    let err = fails(&["--messages", &chat, "--ids", "--model", &chat], 3);
+    assert!(err.contains("tokenizer.json is unusable"), "{err}");
+    let err = fails(&["--messages", &chat, "--ids", "--model", "/no/such/dir"], 3);
+    assert!(err.contains("/no/such/dir"), "{err}");
     let deep = d.write("deep.json", "[".repeat(1 << 20));
     for bad in [deep, d.write("x.json", "{"), d.write("r.json", r#"[{"role":"wizard","content":"x"}]"#)] {
         let err = fails(&["--messages", &bad], 3);

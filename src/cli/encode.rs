@@ -39,7 +39,7 @@ pub struct EncodeArgs {
     /// Print token ids, with the tokenizer of --model
     #[arg(long)]
     pub ids: bool,
-    /// A directory with config.json and tokenizer.json
+    /// A directory with tokenizer.json, or that file; weights are not needed
     #[arg(long, value_name = "MODEL", default_value = BUILTINS[0])]
     pub model: String,
     /// What a control token that a message spells becomes: text (as DeepSeek's own library has it) or control (as a server
@@ -111,10 +111,19 @@ impl EncodeArgs {
     }
 
     fn tokenizer(&self, notes: &mut Vec<String>) -> Result<ChatTokenizer> {
-        let json = Checkpoint::open(&self.model)?.tokenizer_json()?.ok_or_else(|| {
-            Error::input("the checkpoint has no tokenizer.json")
-                .hint("name a checkpoint with one; --model takes a directory")
-        })?;
+        // Tokens need no weights: a client has none, and a V4.1 checkpoint cannot be opened as a model here.
+        let path = Path::new(&self.model);
+        let inside = path.join("tokenizer.json");
+        let json = if path.is_file() {
+            read(path)?
+        } else if inside.is_file() {
+            read(&inside)?
+        } else {
+            Checkpoint::open(&self.model)?.tokenizer_json()?.ok_or_else(|| {
+                Error::input("the checkpoint has no tokenizer.json")
+                    .hint("--model takes a directory with a tokenizer.json, or that file")
+            })?
+        };
         let tokenizer = ChatTokenizer::new(&json)?;
         for (token, here, there) in tokenizer.unusual().into_iter().take(3) {
             notes.push(format!("{token} is id {here} here and {there} in the released tokenizers"));
