@@ -111,6 +111,15 @@ fn healthy_kernels_pass_and_the_bytes_repeat() {
     let (code, again, _) = job.run(&["ab", "--judge", "one"]);
     assert_eq!(code, 0);
     assert_eq!(again.lines().next(), text.lines().next());
+    assert_eq!(job.run(&["inspect", "--out", "inspect"]).0, 0);
+    assert_eq!(job.run(&["diff-layers", "--token-ids", "ids.json", "--out", "diff"]).0, 0);
+    let few =
+        ["selftest", "--fault", "sink_dropped", "--aa-runs", "1", "--token-ids", "ids.json", "--out", "self"];
+    assert_eq!(job.run(&few).0, 0);
+    let (code, md, err) = job.run(&["report", "one", "inspect", "diff", "self"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(md.contains("the selftest planted 1 fault kinds in this model and found 1"), "{md}");
+    assert!(md.contains("Are the mHC mixing weights stored in f32?"), "{md}");
     let (_, md, _) = job.run(&["report", "one"]);
     assert!(md.contains("No principal suspect: nothing wrong was found."), "{md}");
     assert!(md.contains("exonerated") && md.contains("What was not tested"));
@@ -187,6 +196,34 @@ fn pairs_that_only_fail_together_are_found() {
     assert_eq!(c["suspect"]["toggles"], serde_json::json!(["q", "k"]), "{c}");
     assert_eq!(c["suspect"]["site"], "attn");
     assert_eq!(c["interactions"], serde_json::json!([["q", "k"]]));
+}
+
+/// Catches a recall that is not measured in every run, or a loss that no gate sees.
+#[test]
+fn recall_is_measured_in_every_run() {
+    let job = Job::new();
+    let needle = "[needle]\nctx = \"640\"\ntrials = 4\nseed = 3\n[[gate]]\nname = \"recall\"\nwhere = \"table=recall\"\n\
+                  require = \"golden_only = 0\"\n";
+    let config = job.config(&[HEALTHY[1], ("narrow", "topk.width=1")], needle);
+    // Only recall is judged here: a narrow selection is a difference of its own.
+    let text = std::fs::read_to_string(&config).unwrap().replace(GATES, "");
+    std::fs::write(&config, text).unwrap();
+    let (code, text, err) = job.run(&["ab", "--out", "run"]);
+    assert_eq!(code, 1, "{text}{err}");
+    let effects = job.json("run/summary.json")["conclusion"]["effects"].clone();
+    assert_eq!(effects[0]["recall"], 0.0, "{effects}");
+    assert!(effects[1]["recall"].as_f64().unwrap() < 0.0, "{effects}");
+    let csv = std::fs::read_to_string(job.path("run/recall.csv")).unwrap();
+    let runs: Vec<&str> = csv.lines().skip(1).map(|l| l.split(',').next().unwrap()).collect();
+    assert_eq!(runs, ["golden", "mixing", "narrow", "all"]);
+    let golden: Vec<&str> = csv.lines().nth(1).unwrap().split(',').collect();
+    let count = |i: usize| golden[i].parse::<u32>().unwrap();
+    assert_eq!(
+        (count(2), count(2) + count(3)),
+        (count(4), 12),
+        "golden answers all that could be asked: {csv}"
+    );
+    assert!(count(2) >= 6, "{csv}");
 }
 
 /// Catches mistakes that end with the wrong exit code or without a hint.

@@ -55,10 +55,8 @@ impl Source {
     pub fn fingerprint(&self) -> &str {
         [&self.manifest, &self.summary]
             .iter()
-            .find_map(|v| {
-                let own = v.get("fingerprint");
-                own.or(v.get("identity").or(v.get("run"))?.get("fingerprint")).and_then(Value::as_str)
-            })
+            .flat_map(|v| [Some(*v), v.get("identity"), v.get("run")])
+            .find_map(|v| v?.get("fingerprint")?.as_str())
             .unwrap_or_default()
     }
 

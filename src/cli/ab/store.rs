@@ -4,6 +4,7 @@ use super::{Record, field};
 use crate::ab::measure::{Run, no_tables};
 use crate::ab::recall;
 use crate::ab::table::Table;
+use crate::ab::toggles::MOST;
 use crate::error::{Error, Result};
 use crate::report::run_dir::{RunDir, now};
 use serde_json::{Value, json};
@@ -57,6 +58,9 @@ pub(super) fn read(dir: &Path) -> Result<Record> {
     for t in list("toggles").map_err(bad)? {
         names.push(text(&t, "name").map_err(bad)?);
         kernels.push(text(&t, "kernels").map_err(bad)?);
+    }
+    if names.len() > MOST {
+        return Err(bad(Error::input(format!("{} toggles are more than {MOST}", names.len()))));
     }
     for r in list("runs").map_err(bad)? {
         let set = field(&r, "set").map_err(bad)?.as_u64().filter(|s| s >> names.len() == 0);

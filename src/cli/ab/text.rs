@@ -102,8 +102,9 @@ pub fn text(c: &Conclusion, again: &str, dir: Option<&str>) -> String {
                 vec![run.into(), format!("{}: {}", j.result.gate, message(j))]
             }),
         );
+        t.push('\n');
     }
-    t += &format!("\n\nagain: {again}\n");
+    t += &format!("\nagain: {again}\n");
     if let Some(d) = dir {
         t += &wrapped(&format!("wrote {d}"), 0);
     }
