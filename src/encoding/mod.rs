@@ -3,7 +3,7 @@
 //! The model ships no chat template; its encoder is a program. This is that program, with every choice as data
 //! ([`EncodeOptions`]), so that a wrong encoder is the same encoder at another point of [`PromptKnobs`].
 //! Steps: what stands before the encoder may rewrite the conversation (`rewrite`, faults only) → messages become turns
-//! (`prepare`) → turns become text whose every piece is known ([`render`], [`Rendered`]).
+//! (`prepare`) → turns become text whose every piece is known ([`render()`], [`Rendered`]).
 
 mod attribute;
 mod compare;
