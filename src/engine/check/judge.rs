@@ -144,11 +144,16 @@ fn tensor(g: &Mat, x: &Mat, f: &Mat, n: &Mat, scale: f64, limits: &Limits) -> Ch
     let [xr, fr, nr] = [x, f, n].map(|m| by_row(m, g));
     let (format, noise) = (rel_l2(&fr), rel_l2(&nr) * scale);
     let floor = format.hypot(noise).max(least());
+    // What a row's sum of rounded terms loses follows the size of the terms, not of a result that
+    // cancelled: rows smaller than the median row get its floor, as in a comparison of whole runs.
+    let mut norms: Vec<f64> = xr.iter().map(|r| r.1).filter(|n| *n > 0.0).collect();
+    norms.sort_unstable_by(f64::total_cmp);
+    let median = norms.get(norms.len() / 2).copied().unwrap_or(0.0);
     let row_excess = xr
         .iter()
         .zip(fr.iter().zip(&nr))
         .filter(|(x, _)| x.0 > 0.0)
-        .map(|(x, (f, n))| (x.0 / (f.0 + n.0 * scale * scale).max(floor * floor * x.1)).sqrt())
+        .map(|(x, (f, n))| (x.0 / (f.0 + n.0 * scale * scale).max(floor * floor * x.1.max(median))).sqrt())
         .fold(0.0, f64::max);
     let findings: Vec<Finding> = all.finding().into_iter().collect();
     let excess = excess(all.rel_l2, floor);
