@@ -86,7 +86,10 @@ pub fn build<P: AsRef<Path>>(dirs: &[P]) -> Result<Report> {
     };
     let next = first.as_ref().map_or_else(|| next(&runs), |p| p.next.clone());
     let plots = plots(&runs);
-    let get = |r: &Source, k: &str| r.manifest.get(k).or(r.summary.get(k)).cloned().unwrap_or(Value::Null);
+    let get = |r: &Source, k: &str| {
+        let places = [Some(&r.manifest), Some(&r.summary), r.manifest.get("identity")];
+        places.into_iter().find_map(|v| v?.get(k)).cloned().unwrap_or(Value::Null)
+    };
     let model = runs.iter().map(|r| get(r, "model")).find(Value::is_string);
     let context = Context {
         headline,
@@ -145,7 +148,8 @@ fn sensitivity(run: &Source) -> Value {
 
 fn questions(runs: &[Source]) -> Vec<Value> {
     let of = |r: &Source| {
-        let q = r.summary["questions"].as_array().cloned().unwrap_or_default();
+        let mut q = r.summary["questions"].as_array().cloned().unwrap_or_default();
+        q.retain(Value::is_object);
         q.into_iter()
             .map(|mut q| {
                 q["run"] = json!(r.path);
@@ -171,7 +175,7 @@ fn evidence(runs: &[Source]) -> Evidence {
                     }
                 }
                 for g in r.summary["conclusion"]["gates"].as_array().into_iter().flatten() {
-                    if g["passed"] == Value::Bool(false) {
+                    if g.is_object() && g["passed"] == Value::Bool(false) {
                         let mut v = g.clone();
                         v["source"] = json!(r.path);
                         v["rows_broken"] = json!(g["broken"].as_array().map_or(0, Vec::len));
@@ -191,8 +195,8 @@ fn evidence(runs: &[Source]) -> Evidence {
                 }));
             }
             "needle" => {
-                for c in r.summary["recall"].as_array().into_iter().flatten().filter(|c| c["depth"].is_null())
-                {
+                let rows = r.summary["recall"].as_array().into_iter().flatten();
+                for c in rows.filter(|c| c.is_object() && c["depth"].is_null()) {
                     let mut v = c.clone();
                     v["source"] = json!(r.path);
                     e.recall.push(v);

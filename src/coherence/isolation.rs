@@ -176,8 +176,8 @@ pub fn steps(runs: &[Source]) -> Vec<Step> {
             d.filter_map(|d| d["cause"].as_str()).any(|c| causes.contains(&c))
         };
         let found: Vec<&Source> = needles.iter().copied().filter(|r| has(r, causes)).collect();
-        let open: Vec<&Source> =
-            needles.iter().copied().filter(|r| has(r, &["undecided", "not-run"])).collect();
+        let unsure = |r: &&Source| has(r, &["undecided", "not-run"]) || thin(r);
+        let open: Vec<&Source> = needles.iter().copied().filter(unsure).collect();
         out.push(if needles.is_empty() {
             step(question, "not tested", "dsv4 needle".into())
         } else if !found.is_empty() {
@@ -197,6 +197,12 @@ pub fn steps(runs: &[Source]) -> Vec<Step> {
     let limits: Vec<&Source> = needles.iter().copied().filter(golden).collect();
     out.push(if needles.is_empty() {
         step("Can the checkpoint itself not do it?", "not tested", "dsv4 needle".into())
+    } else if limits.is_empty() && needles.iter().any(|r| thin(r)) {
+        step(
+            "Can the checkpoint itself not do it?",
+            "undecided",
+            format!("too few trials in {}", names(&needles)),
+        )
     } else if limits.is_empty() {
         step(
             "Can the checkpoint itself not do it?",
@@ -211,6 +217,14 @@ pub fn steps(runs: &[Source]) -> Vec<Step> {
         )
     });
     out
+}
+
+/// True if a path's own width has too few trials at some length to say that recall is as reliable as asked for.
+fn thin(r: &Source) -> bool {
+    let limit = r.summary["run"]["reliable"].as_f64().unwrap_or(1.0);
+    let rows = r.summary["recall"].as_array().into_iter().flatten();
+    rows.filter(|c| c["depth"].is_null() && c["topk"] == "native" && c["n"].as_u64() > Some(0))
+        .any(|c| c["low"].as_f64().is_none_or(|low| low < limit))
 }
 
 fn experiment_fails(r: &Source) -> bool {
