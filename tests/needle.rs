@@ -275,6 +275,7 @@ fn turns_and_several_questions_and_own_text() {
 fn errors_say_what_to_do() {
     for (args, code, what) in [
         (&["needle", "--ctx", "64k"][..], 2, "do not fit into the model's 65536 positions"),
+        (&["needle", "--ctx", "18446744073709551615"][..], 2, "do not fit into the model's 65536 positions"),
         (&["needle", "--ctx", "30"], 2, "no prompt can be made"),
         (&["needle", "--ctx", "2k..1k"], 2, "runs backwards"),
         (&["needle", "--depth", "1.5"], 2, "no share"),

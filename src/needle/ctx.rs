@@ -64,7 +64,7 @@ fn length(text: &str) -> Option<usize> {
 
 /// Every length followed by the next ones, until all residues modulo `modulus` are there.
 pub fn sweep(lengths: &[usize], modulus: usize) -> Vec<usize> {
-    let mut all: Vec<usize> = lengths.iter().flat_map(|n| *n..n + modulus.max(1)).collect();
+    let mut all: Vec<usize> = lengths.iter().flat_map(|n| *n..n.saturating_add(modulus.max(1))).collect();
     all.sort_unstable();
     all.dedup();
     all

@@ -191,7 +191,7 @@ impl Grid {
     pub fn check(&self, max_positions: usize) -> Result<()> {
         let Some(longest) = self.ctx.last() else { return Ok(()) };
         // The answer stands behind the prompt.
-        if longest + ANSWER_ROOM > max_positions {
+        if longest.saturating_add(ANSWER_ROOM) > max_positions {
             return Err(Error::usage(format!(
                 "--ctx {longest} and the answer do not fit into the model's {max_positions} positions"
             ))
