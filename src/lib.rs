@@ -12,6 +12,7 @@ pub mod coherence;
 pub mod encoding;
 pub mod engine;
 pub mod error;
+pub mod fnv;
 pub mod kernels;
 pub mod metrics;
 pub mod model;

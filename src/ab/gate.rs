@@ -3,75 +3,10 @@
 //! `where` picks rows (`site=attn & phase=decode & layer=2..4`), `require` must hold on each of them
 //! (`excess <= 2`, `lower >= 0.9`, `rel_l2 <= 1.1 * baseline`).
 
+use super::cmp::Cmp;
 use super::table::{Table, number};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// How two values are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cmp {
-    /// `=` or `==`
-    Eq,
-    /// `!=`
-    Ne,
-    /// `<`
-    Lt,
-    /// `<=` or `≤`
-    Le,
-    /// `>`
-    Gt,
-    /// `>=` or `≥`
-    Ge,
-}
-
-impl Cmp {
-    const ALL: [(&'static str, Cmp); 9] = [
-        ("<=", Cmp::Le),
-        (">=", Cmp::Ge),
-        ("!=", Cmp::Ne),
-        ("==", Cmp::Eq),
-        ("≤", Cmp::Le),
-        ("≥", Cmp::Ge),
-        ("=", Cmp::Eq),
-        ("<", Cmp::Lt),
-        (">", Cmp::Gt),
-    ];
-
-    /// Splits `a OP b`.
-    fn split(s: &str) -> Option<(&str, Cmp, &str)> {
-        let (at, text, op) = Cmp::ALL
-            .iter()
-            .filter_map(|(t, op)| s.find(t).map(|i| (i, *t, *op)))
-            .min_by_key(|(i, t, _)| (*i, usize::MAX - t.len()))?;
-        Some((s[..at].trim(), op, s[at + text.len()..].trim()))
-    }
-
-    /// A NaN on either side holds for nothing but `!=`.
-    fn holds(self, a: f64, b: f64) -> bool {
-        match self {
-            Cmp::Eq => a == b,
-            Cmp::Ne => a != b,
-            Cmp::Lt => a < b,
-            Cmp::Le => a <= b,
-            Cmp::Gt => a > b,
-            Cmp::Ge => a >= b,
-        }
-    }
-}
-
-impl fmt::Display for Cmp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Cmp::Eq => "=",
-            Cmp::Ne => "!=",
-            Cmp::Lt => "<",
-            Cmp::Le => "<=",
-            Cmp::Gt => ">",
-            Cmp::Ge => ">=",
-        })
-    }
-}
 
 /// One condition of `where`.
 #[derive(Debug, Clone, PartialEq)]

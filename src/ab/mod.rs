@@ -1,5 +1,6 @@
 //! A/B of kernel toggles: which of them, alone or together, breaks what must hold.
 
+pub mod cmp;
 pub mod config;
 pub mod gate;
 pub mod judge;

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::{BUILTINS, Checkpoint};
 use crate::error::{Error, Result};
+use crate::fnv::Fnv;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -184,11 +185,7 @@ pub fn hash(tokens: &[u32]) -> String {
 
 /// 128-bit FNV-1a in hex: an identity, not a cryptographic one.
 pub fn hash_bytes(bytes: impl IntoIterator<Item = u8>) -> String {
-    let mut h: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    for b in bytes {
-        h = (h ^ u128::from(b)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
-    }
-    format!("{h:032x}")
+    Fnv::of(bytes).hex()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::Source;
 use crate::ab::table::Table;
 use crate::error::Result;
-use crate::kernels::{Class, Knobs, Site, Spec};
+use crate::kernels::{Knobs, Site, Spec};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -73,13 +73,11 @@ fn status(t: Option<&Table>, want: impl Fn(&Table, &[String]) -> bool) -> String
 
 fn add(out: &mut Vec<Kernel>, text: &str, run: &Source, status: impl Fn(&str) -> String) -> Result<()> {
     let spec: Spec = text.parse()?;
-    let defs = Knobs::defs();
     for site in spec.sites() {
         let (mut formats, mut choices, mut phases) = (Vec::new(), Vec::new(), Vec::new());
         for (path, value, phase) in spec.settings() {
             let Some((_, knob)) = path.split_once('.').filter(|(s, _)| *s == site.name()) else { continue };
-            let format = defs.iter().any(|d| d.site == site && d.name == knob && d.class == Class::Format);
-            let list = if format { &mut formats } else { &mut choices };
+            let list = if Knobs::declares_format(&path) { &mut formats } else { &mut choices };
             let text = format!("{knob}={value}");
             if !list.contains(&text) {
                 list.push(text);

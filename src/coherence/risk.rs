@@ -55,16 +55,18 @@ pub fn risks(runs: &[Source]) -> Vec<Risk> {
     out
 }
 
+/// The measured cells of a column in the wanted rows.
+fn cells(t: Option<&Table>, column: &str, want: impl Fn(&Table, &[String]) -> bool) -> Vec<f64> {
+    let rows = t.into_iter().flat_map(|t| t.rows.iter().map(move |r| (t, r)));
+    rows.filter(|(t, r)| want(t, r)).filter_map(|(t, r)| number(t.cell(r, column))).collect()
+}
+
 fn largest(t: Option<&Table>, column: &str, want: impl Fn(&Table, &[String]) -> bool) -> Option<f64> {
-    let t = t?;
-    let cells = t.rows.iter().filter(|r| want(t, r)).filter_map(|r| number(t.cell(r, column)));
-    cells.max_by(f64::total_cmp)
+    cells(t, column, want).into_iter().max_by(f64::total_cmp)
 }
 
 fn least(t: Option<&Table>, column: &str, want: impl Fn(&Table, &[String]) -> bool) -> Option<f64> {
-    let t = t?;
-    let cells = t.rows.iter().filter(|r| want(t, r)).filter_map(|r| number(t.cell(r, column)));
-    cells.min_by(f64::total_cmp)
+    cells(t, column, want).into_iter().min_by(f64::total_cmp)
 }
 
 /// Smaller of two where both are there.

@@ -1,7 +1,8 @@
 //! The forward pass of one layer, written once over [`Ops`].
 //!
 //! Attention runs over blocks of tokens against caches, so whole prefill, chunked prefill and
-//! decode are the same code called with blocks of different sizes.
+//! decode are the same code called with blocks of different sizes. Over 400 lines because it is one
+//! concept: the dataflow of a layer read from top to bottom, nothing of it elsewhere.
 
 use super::stray::{self, Stray};
 use super::taps::{Observer, Tap, TapAt, TapId};

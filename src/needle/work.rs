@@ -7,6 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::engine::Progress;
 use crate::engine::grid::{self as engine_grid, GridCost, GridPath, Job};
 use crate::error::{Error, Result};
+use crate::fnv::Fnv;
 use crate::kernels::{KnobPlan, Ops};
 use crate::model::OuterWeights;
 use rayon::prelude::*;
@@ -77,7 +78,7 @@ fn jobs(trials: &[Trial]) -> Vec<Job> {
 
 /// What one document costs.
 struct Costs {
-    hash: u128,
+    hash: Fnv,
     run: usize,
     not_run: usize,
     cost: GridCost,
@@ -86,13 +87,6 @@ struct Costs {
 
 /// A prompt of about this length tells the speed.
 const SAMPLE: usize = 1024;
-
-/// 128-bit FNV-1a.
-fn fnv(bytes: impl Iterator<Item = u8>) -> u128 {
-    bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |h: u128, b| {
-        (h ^ u128::from(b)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    })
-}
 
 /// Plans `documents` (all, or a shard's), so that no pass needs more than `memory` bytes.
 pub fn plan(
@@ -110,7 +104,7 @@ pub fn plan(
             let jobs = jobs(&grid.trials_of(language, d, planned)?);
             let words = jobs.iter().flat_map(|j| j.tokens.iter().copied().chain([j.answer_from as u32]));
             Ok(Costs {
-                hash: fnv(words.flat_map(u32::to_le_bytes)),
+                hash: Fnv::of(words.flat_map(u32::to_le_bytes)),
                 run: jobs.len(),
                 not_run: grid.places(d).len() - jobs.len(),
                 cost: if planned {
@@ -124,7 +118,7 @@ pub fn plan(
         .collect::<Result<_>>()?;
     let stored: u64 = checkpoint.inventory().bytes_total;
     let mut out = Plan {
-        prompts: format!("{:032x}", fnv(costs.iter().flat_map(|c| c.hash.to_le_bytes()))),
+        prompts: Fnv::of(costs.iter().flat_map(|c| c.hash.bytes())).hex(),
         sample: costs.first().and_then(|c| c.sample.clone()),
         ..Plan::default()
     };

@@ -31,8 +31,8 @@ const MARGIN: (f64, f64, f64, f64) = (64.0, 36.0, 190.0, 44.0);
 const DASHES: [&str; 5] = ["", "6 3", "2 3", "8 3 2 3", "12 4"];
 
 /// Text that XML would read as markup.
-fn escaped(s: &str) -> String {
-    s.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+pub(super) fn escaped(s: &str) -> String {
+    s.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;")
 }
 
 impl Chart {

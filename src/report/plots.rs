@@ -1,5 +1,6 @@
 //! Plots of a grid as SVG. Everything a colour says is said by a number or a pattern too: they read in black and white.
 
+use super::chart::escaped;
 use crate::needle::ctx::short;
 use crate::needle::identity::Identity;
 use crate::needle::record::Width;
@@ -27,10 +28,6 @@ pub fn needle(id: &Identity, paths: &[(String, Width)], s: &Summary) -> Vec<(Str
         }
     }
     plots
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;")
 }
 
 fn open(width: usize, height: usize, title: &str) -> String {

@@ -8,6 +8,7 @@ mod grade;
 mod rank;
 mod run;
 mod tree;
+mod walk;
 
 use crate::kernels::KnobPlan;
 use std::ops::Range;

@@ -3,18 +3,17 @@
 use super::grade::token_grade;
 use super::rank::Ranks;
 use super::tree::{Class, Tree};
+use super::walk::Walk;
 use super::{Graded, GridCost, GridPath, Job};
-use crate::checkpoint::{Checkpoint, Config, LayerKind};
+use crate::checkpoint::{Checkpoint, Config};
 use crate::engine::interrupt;
 use crate::engine::load::keeps_experts;
 use crate::engine::pass::{Progress, for_each_layer};
 use crate::engine::session::{BLOCK_TOKENS, FFN_TOKENS, KNOB_TOKENS, check_tokens};
 use crate::error::{Error, Result};
-use crate::kernels::{Class as KnobClass, Index, KnobPlan, Knobs, Ops, Phase};
-use crate::model::layer::{attention_half, ffn_half};
-use crate::model::{
-    Block, LayerCache, LayerCtx, LayerWeights, Observer, OuterWeights, RopeTables, Silent, outer,
-};
+use crate::kernels::{Index, KnobPlan, Knobs, Ops, Phase};
+use crate::model::layer::ffn_half;
+use crate::model::{Block, LayerCtx, LayerWeights, OuterWeights, RopeTables, Silent, outer};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -113,19 +112,14 @@ fn trees(jobs: &[Job], share: bool) -> Vec<Tree> {
 }
 
 /// A layer that takes another layer's selection finds it by position: a prompt must stand alone.
-fn reuses(plan: &KnobPlan) -> bool {
+pub(super) fn reuses(plan: &KnobPlan) -> bool {
     plan.mentions("topk.reuse")
 }
 
 /// True if a path computes the same bits however its tokens are cut into blocks and steps: its knobs only round, or
 /// choose another width, in every phase alike.
 fn steady(plan: &KnobPlan) -> bool {
-    let format = |path: &str| {
-        path == "topk.width"
-            || Knobs::defs()
-                .iter()
-                .any(|d| d.class == KnobClass::Format && path == format!("{}.{}", d.site, d.name))
-    };
+    let format = |path: &str| path == "topk.width" || Knobs::declares_format(path);
     plan.overrides.iter().all(|o| o.phase.is_none() && o.settings.iter().all(|(p, _)| format(p)))
 }
 
@@ -140,15 +134,15 @@ struct Lane<'a, O: Ops> {
     chosen: Vec<Option<Index>>,
 }
 
-struct Grid<'a, O: Ops> {
-    ops: &'a O,
-    config: &'a Config,
-    jobs: &'a [Job],
-    ropes: RopeTables,
+pub(super) struct Grid<'a, O: Ops> {
+    pub ops: &'a O,
+    pub config: &'a Config,
+    pub jobs: &'a [Job],
+    pub ropes: RopeTables,
 }
 
 /// Phase a served model computes these tokens in.
-fn phase(class: Class) -> Phase {
+pub(super) fn phase(class: Class) -> Phase {
     if class == Class::Answer { Phase::Decode } else { Phase::Prefill }
 }
 
@@ -332,7 +326,7 @@ impl<O: Ops + Clone + Send + 'static> Grid<'_, O> {
 const HEAD_ROWS: usize = 64;
 
 /// A range in pieces of at most `most`.
-fn pieces(range: Range<usize>, most: usize) -> Vec<Range<usize>> {
+pub(super) fn pieces(range: Range<usize>, most: usize) -> Vec<Range<usize>> {
     range.clone().step_by(most.max(1)).map(|a| a..(a + most).min(range.end)).collect()
 }
 
@@ -343,101 +337,4 @@ fn gather<O: Ops>(ops: &O, x: &O::T, rows: &[Range<usize>]) -> O::T {
         ops.append(&mut out, &ops.slice(x, r.start, r.end));
     }
     out
-}
-
-/// The attention half of one layer, down the tree.
-struct Walk<'a, O: Ops> {
-    grid: &'a Grid<'a, O>,
-    w: &'a LayerWeights<O>,
-    ctx: LayerCtx<'a>,
-    last: bool,
-    tree: &'a Tree,
-    plan: &'a KnobPlan,
-    steady: bool,
-    x: &'a mut O::T,
-    ranks: Ranks<'a>,
-    chosen: Option<Index>,
-}
-
-impl<O: Ops + Clone + Send + 'static> Walk<'_, O> {
-    /// A node and all below it, from the cache before it. The largest continuation takes the cache over, the others
-    /// get copies one after the other: few copies live at once.
-    fn visit(&mut self, mut node: usize, cache: Option<LayerCache<O>>) -> Result<()> {
-        let mut cache = match cache {
-            Some(c) => c,
-            None => {
-                let mut c = LayerCache::new(self.grid.ops, self.grid.config);
-                if reuses(self.plan) {
-                    c.reuse(self.chosen.take());
-                }
-                c
-            }
-        };
-        loop {
-            let tree = self.tree;
-            node = self.run(node, &mut cache)?;
-            let Some((next, others)) = tree.nodes[node].children.split_last() else { break };
-            for other in others {
-                self.visit(*other, Some(cache.fork()))?;
-            }
-            node = *next;
-        }
-        if reuses(self.plan) {
-            self.chosen = cache.selection();
-        }
-        Ok(())
-    }
-
-    /// One node, together with the nodes that follow it alone where a path is steady; returns the last of them.
-    fn run(&mut self, mut node: usize, cache: &mut LayerCache<O>) -> Result<usize> {
-        let first = &self.tree.nodes[node];
-        let read = |c: Class| !self.last || c != Class::Prompt;
-        let (reads, mut rows) = (read(first.class), first.rows.clone());
-        let position = first.from;
-        while let ([only], true) = (&self.tree.nodes[node].children[..], self.steady) {
-            let only = *only;
-            let next = &self.tree.nodes[only];
-            if read(next.class) != reads || (first.class == Class::Prompt && rows.len() > BLOCK_TOKENS) {
-                break;
-            }
-            rows.end = next.rows.end;
-            node = only;
-        }
-        let phase = if self.steady { Phase::Prefill } else { phase(first.class) };
-        let most = match (self.steady, phase) {
-            (true, _) => BLOCK_TOKENS * rayon::current_num_threads(),
-            (false, Phase::Prefill) => KNOB_TOKENS.0,
-            (false, Phase::Decode) => 1,
-        };
-        let k = self.plan.at(Some(self.ctx.layer), phase);
-        for r in pieces(rows.clone(), most) {
-            interrupt::check()?;
-            let from = position + r.start - rows.start;
-            let b = Block {
-                from,
-                to: from + r.len(),
-                phase,
-                chunk_start: from == 0 || phase == Phase::Decode,
-                read: reads,
-            };
-            self.block(&b, r, cache, &k)?;
-        }
-        Ok(node)
-    }
-
-    fn block(&mut self, b: &Block, r: Range<usize>, cache: &mut LayerCache<O>, k: &Knobs) -> Result<()> {
-        let (ops, csa) = (self.grid.ops, self.grid.config.layers[self.ctx.layer].kind == LayerKind::Csa);
-        let ranked = csa && self.ranks.wanted(&r);
-        let mut silent = Silent;
-        let obs: &mut dyn Observer<O> = if ranked { &mut self.ranks } else { &mut silent };
-        let rows = ops.slice(self.x, r.start, r.end);
-        let y = attention_half(ops, self.w, &self.ctx, cache, rows, b, k, obs)?;
-        if ranked {
-            self.ranks.measure(ops, r.start, cache.compressed(), k.topk.width);
-        }
-        if b.read {
-            ops.write(self.x, r.start, &y);
-        }
-        Ok(())
-    }
 }

@@ -21,6 +21,13 @@ pub struct KnobPlan {
     pub overrides: Vec<Override>,
 }
 
+impl Knobs {
+    /// True if `site.knob` declares a number format, which the floor pays for.
+    pub fn declares_format(path: &str) -> bool {
+        Knobs::defs().iter().any(|d| d.class == Class::Format && path == format!("{}.{}", d.site, d.name))
+    }
+}
+
 impl KnobPlan {
     /// The point in force at `layer` (`None` = embedding and head) in `phase`.
     pub fn at(&self, layer: Option<usize>, phase: Phase) -> Knobs {
@@ -63,12 +70,10 @@ impl KnobPlan {
     /// The plan with every setting that declares no format taken away: what an ideal kernel with
     /// the same formats does. Golden's own settings stay.
     pub fn formats_only(&self, golden: &KnobPlan) -> KnobPlan {
-        let format = |path: &str| {
-            Knobs::defs().iter().any(|d| d.class == Class::Format && path == format!("{}.{}", d.site, d.name))
-        };
         let mut out = golden.clone();
         for o in &self.overrides {
-            let settings: Vec<_> = o.settings.iter().filter(|(p, _)| format(p)).cloned().collect();
+            let settings: Vec<_> =
+                o.settings.iter().filter(|(p, _)| Knobs::declares_format(p)).cloned().collect();
             if !settings.is_empty() {
                 out.overrides.push(Override { settings, ..o.clone() });
             }
